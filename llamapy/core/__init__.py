@@ -1,0 +1,1 @@
+"""What everything may use: errors, settings, discovery of files, the logger."""

@@ -1,0 +1,25 @@
+"""Files are the registry: list and load the modules of a package by their file names."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+
+def names(package: str) -> list[str]:
+    """Names of the modules in `package` (a dotted name), sorted; names that start with `_` are left out."""
+    path = importlib.import_module(package).__path__
+    return sorted(m.name for m in pkgutil.iter_modules(path) if not m.name.startswith("_"))
+
+
+def load(package: str, name: str) -> ModuleType:
+    """Import `package.name`. KeyError if there is no such file."""
+    if name not in names(package):
+        raise KeyError(name)
+    return importlib.import_module(f"{package}.{name}")
+
+
+def load_all(package: str) -> dict[str, ModuleType]:
+    """Import every module of `package`: {name: module}, sorted by name."""
+    return {name: importlib.import_module(f"{package}.{name}") for name in names(package)}

@@ -1,0 +1,30 @@
+"""Every environment variable that llamapy reads, in one place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def isa() -> str:
+    """LLAMAPY_ISA: the SIMD level to use (amx, avx512, avx2, neon, generic); empty chooses the best."""
+    return os.environ.get("LLAMAPY_ISA", "").strip().lower()
+
+
+def cache_dir() -> Path:
+    """LLAMAPY_CACHE, else XDG_CACHE_HOME/llamapy, else ~/.cache/llamapy. Not created here."""
+    explicit = os.environ.get("LLAMAPY_CACHE")
+    if explicit:
+        return Path(explicit)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path(os.path.expanduser("~")) / ".cache") / "llamapy"
+
+
+def kernel_cache_dir() -> str:
+    """LLAMAPY_KERNEL_CACHE (or NUMBA_CACHE_DIR): where compiled kernels are kept; empty chooses."""
+    return os.environ.get("LLAMAPY_KERNEL_CACHE") or os.environ.get("NUMBA_CACHE_DIR", "")
+
+
+def pip_command() -> str:
+    """LLAMAPY_PIP: the pip command that fetches model packages; empty is `python -m pip`."""
+    return os.environ.get("LLAMAPY_PIP", "")
