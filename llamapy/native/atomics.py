@@ -1,0 +1,51 @@
+"""Atomic operations on 64-bit words in memory, and giving way to other threads."""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+I32, I64 = ir.IntType(32), ir.IntType(64)
+
+
+def _at(builder, address):
+    return builder.inttoptr(address, I64.as_pointer())
+
+
+@intrinsic
+def add(typingctx, address, value):
+    """Add to the word at `address`; the word's value before."""
+
+    def codegen(context, builder, sig, args):
+        return builder.atomic_rmw("add", _at(builder, args[0]), args[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def load(typingctx, address):
+    def codegen(context, builder, sig, args):
+        return builder.load_atomic(_at(builder, args[0]), "acquire", 8, typ=I64)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def store(typingctx, address, value):
+    def codegen(context, builder, sig, args):
+        builder.store_atomic(args[1], _at(builder, args[0]), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def give_way(typingctx):
+    """Let another thread run on this core (sched_yield; where there is none, nothing)."""
+
+    def codegen(context, builder, sig, args):
+        kind = ir.FunctionType(I32, [])
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
+        return context.get_dummy_value()
+
+    return types.void(), codegen

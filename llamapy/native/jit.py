@@ -1,0 +1,182 @@
+"""Lazy numba: functions compile at the first call, are cached on disk, and see edits in the files they call.
+
+numba's own cache looks only at the file of the function itself, so an edit in another file that it calls would go
+unseen. Here every compiled function has a cache folder named by a hash of its file, of the files of everything it
+calls, of `llamapy/native`, and of the numba version and SIMD level.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import tempfile
+import threading
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from llamapy.core import settings
+from llamapy.core.log import log
+
+_lock = threading.RLock()
+_NATIVE = Path(__file__).parent
+
+
+class LazyModule:
+    """Stands for a module of compiled helpers until a function that names it is compiled."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
+
+
+class Compiled:
+    """A Python function that numba compiles (nogil, no fast math) the first time it is called."""
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        self.function = function
+        self.options = options
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self._dispatcher: Any = None
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Source files that the compiled code depends on."""
+        return _files(self.function)
+
+    @property
+    def dispatcher(self) -> Any:
+        """The numba dispatcher, made at the first use."""
+        if self._dispatcher is None:
+            with _lock:
+                if self._dispatcher is None:
+                    self._dispatcher = _dispatcher(self.function, self.options)
+        return self._dispatcher
+
+    def __call__(self, *args: Any) -> Any:
+        return self.dispatcher(*args)
+
+
+def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Decorate a module-level function to be compiled at its first call. Options as numba.njit's."""
+    if function is not None:
+        return Compiled(function)
+    return lambda f: Compiled(f, **options)
+
+
+def kernel_address(function: Callable[..., Any], argument_types: list[Any], extra_files: frozenset[str]) -> Any:
+    """Compile `function` as a C callback of void(argument_types); keep the result alive, use its `.address`."""
+    with _lock:
+        numba = load_numba()
+        link(function)
+        _use_cache(_files(function) | extra_files)
+        signature = numba.types.void(*argument_types)
+        options = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+        return numba.cfunc(signature, cache=_cache_root() is not None, **options)(function)
+
+
+def load_numba() -> Any:
+    """Import numba, once, with the settings that llamapy needs."""
+    import numba
+
+    return numba
+
+
+def link(function: Callable[..., Any]) -> None:
+    """Put real modules and dispatchers where `function` names lazy ones."""
+    space = function.__globals__  # type: ignore[attr-defined]
+    for name in _names(function.__code__):  # type: ignore[attr-defined]
+        value = space.get(name)
+        if isinstance(value, LazyModule):
+            value = space[name] = importlib.import_module(value._name)
+        if isinstance(value, Compiled):
+            space[name] = value.dispatcher
+        elif isinstance(value, ModuleType) and value.__name__.startswith("llamapy."):
+            for attribute in _names(function.__code__):  # type: ignore[attr-defined]
+                member = vars(value).get(attribute)
+                if isinstance(member, Compiled):
+                    setattr(value, attribute, member.dispatcher)
+
+
+def _dispatcher(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    numba = load_numba()
+    link(function)
+    _use_cache(_files(function))
+    given = {"nogil": True, "error_model": "numpy", "cache": _cache_root() is not None, **options}
+    dispatcher = numba.njit(**given)(function)
+    dispatcher.llamapy_files = _files(function)
+    return dispatcher
+
+
+def _names(code: CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _names(constant)
+    return names
+
+
+def _files(function: Callable[..., Any], seen: set[int] | None = None) -> frozenset[str]:
+    """The file of `function` and of every compiled function that it reaches by name."""
+    seen = set() if seen is None else seen
+    if id(function) in seen:
+        return frozenset()
+    seen.add(id(function))
+    files = {function.__code__.co_filename}  # type: ignore[attr-defined]
+    space = function.__globals__  # type: ignore[attr-defined]
+    names = _names(function.__code__)  # type: ignore[attr-defined]
+    for name in names:
+        value = space.get(name)
+        members = [value]
+        if isinstance(value, ModuleType) and value.__name__.startswith("llamapy."):
+            members = [vars(value).get(n) for n in names]
+        for member in members:
+            inner = getattr(member, "function", None) or getattr(member, "py_func", None)
+            if isinstance(inner, FunctionType):
+                files |= _files(inner, seen)
+    return frozenset(files)
+
+
+@cache
+def _digest(path: str) -> bytes:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).digest()
+    except OSError:
+        return path.encode()
+
+
+def _use_cache(files: frozenset[str]) -> None:
+    """Point numba at the cache folder of this set of sources (it reads the setting when a function is made)."""
+    root = _cache_root()
+    if root is None:
+        return
+    import numba
+
+    parts = hashlib.sha256(f"{numba.__version__} {settings.isa()}".encode())
+    native = {str(p) for p in _NATIVE.rglob("*.py")}
+    for path in sorted(files | native):
+        parts.update(_digest(path))
+    numba.config.CACHE_DIR = str(root / parts.hexdigest()[:16])
+
+
+@cache
+def _cache_root() -> Path | None:
+    """The first folder that can be written: the setting, the user's cache, a private temporary one; else none."""
+    explicit = settings.kernel_cache_dir()
+    owner = getattr(os, "getuid", lambda: 0)()
+    temporary = Path(tempfile.gettempdir()) / f"llamapy-kernels-{owner}"
+    for folder in [Path(explicit)] if explicit else [settings.cache_dir() / "kernels", temporary]:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                return folder
+        except OSError:
+            continue
+    log.warning("no folder for compiled kernels can be written: they are compiled anew at every start")
+    return None
