@@ -1,0 +1,1 @@
+"""One file is one op: its shape rule and its numpy meaning."""
