@@ -70,7 +70,7 @@ def maker(name: str) -> Callable[..., Tensor]:
 
     def make(*args: Any, **fields: Any) -> Tensor:
         src = [a for a in args if isinstance(a, Tensor)]
-        given = [a for a in args[len(src) :] if a is not None]
+        given = [a for a in args if a is not None and not isinstance(a, Tensor)]
         return op_class(*given, **fields).build(*src)
 
     return make
