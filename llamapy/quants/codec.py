@@ -1,6 +1,6 @@
-"""The base of every tensor type, and the registry: one file in this folder is one type, found by its name.
+"""The base of every tensor type, and the registry: one file in this folder is one type.
 
-Knows geometry (values and bytes a block) and the two directions; does not know files, models or threads.
+Knows geometry (values and bytes a block) and the two directions; not files, models or threads.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ _NOT_TYPES = ("codec", "api", "search", "rounding")
 class Codec:
     """One tensor type. A subclass is never instantiated: it holds facts and static functions.
 
-    Declared by the subclass line: `class Q4_0(Codec, name="q4_0", type_id=2, block=BLOCK, n_values=32)`.
+    Declared by the subclass line:
+    `class Q4_0(Codec, name="q4_0", type_id=2, block=BLOCK, n_values=32)`.
 
     name      the field's spelling ("q4_K", "iq2_xxs", "f16")
     type_id   ggml's number
     block     numpy dtype of one block as it lies in the file (little endian)
     n_values  values a block; n_bytes  bytes a block
-    group     values that share one scale in `unpack` (a divisor of n_values); 0 for plain number types
+    group     values that share one scale in `unpack` (a divisor of n_values); 0 for plain numbers
     q_range   least and largest integer that `unpack` gives
     has_min   whether `unpack` gives minimums that are not all zero
-    dot_with  activation layout of integer dots: "q8_0" (a scale per 32) or "q8_K" (a scale per 256); "" for plain
-    unpack    compiled: unpack(block, q, s, m, tables): for the block at address `block` write n_values int8 at
-              `q` in element order, and n_values / group float32 at `s` and at `m`, such that value = s * q - m in
-              float32 gives the very bits of `dequantize` (m is written as 0 where has_min is false).
-              None for plain number types.
-    encode    compiled: encode(src, dst, n_rows, n_per_row, importance, tables): float32 rows at address `src` to
-              blocks at `dst`; `importance` is the address of n_per_row float32, or 0. Same bytes as
-              ggml_quantize_chunk. None where numpy does it (plain types).
+    dot_with  activation layout of integer dots: "q8_0" (a scale per 32) or "q8_K" (a scale per
+              256); "" for plain numbers
+    unpack    compiled: unpack(block, q, s, m, tables): for the block at address `block` write
+              n_values int8 at `q` in element order, and n_values / group float32 at `s` and at
+              `m`, such that value = s * q - m in float32 gives the very bits of `dequantize`
+              (m is written as 0 where has_min is false). None for plain numbers.
+    encode    compiled: encode(src, dst, n_rows, n_per_row, importance, tables): float32 rows at
+              address `src` to blocks at `dst`; `importance` is the address of n_per_row float32,
+              or 0. Same bytes as ggml_quantize_chunk. None if nothing is quantized to the type.
     """
 
     name: ClassVar[str]
@@ -60,6 +62,9 @@ class Codec:
             if key not in ("group", "q_range", "has_min", "dot_with"):
                 raise TypeError(f"{name}: unknown fact {key!r}")
             setattr(cls, key, value)
+        # A damaged file may hold infinite scales: its values are then what IEEE says, no warning.
+        quiet = np.errstate(all="ignore")(cls.dequantize)
+        cls.dequantize = staticmethod(quiet)  # type: ignore[method-assign]
 
     @staticmethod
     def dequantize(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -68,7 +73,7 @@ class Codec:
 
     @staticmethod
     def tables() -> tuple[np.ndarray[Any, Any], ...]:
-        """Codebooks that the compiled functions need, in the order in which they find their addresses."""
+        """Codebooks that the compiled functions need, in the order of their addresses there."""
         return ()
 
     @classmethod
@@ -76,7 +81,8 @@ class Codec:
         """Bytes of a row of n_per_row values. QuantError if the row does not divide into blocks."""
         if n_per_row % cls.n_values:
             raise QuantError(
-                f"a row of {n_per_row} values does not divide into {cls.name} blocks of {cls.n_values}"
+                f"a row of {n_per_row} values does not divide into {cls.name} blocks"
+                f" of {cls.n_values}"
             )
         return n_per_row // cls.n_values * cls.n_bytes
 
@@ -111,25 +117,30 @@ def _by_lower_name() -> dict[str, type[Codec]]:
 
 
 def get(kind: str | int | type[Codec]) -> type[Codec]:
-    """The type with this name (without regard to case) or ggml number. QuantError names the nearest."""
+    """The type with this name (in any case) or ggml number. QuantError names the nearest."""
     if isinstance(kind, type):
         return kind
     if isinstance(kind, int):
         codec = _by_id().get(kind)
         if codec is None:
-            raise QuantError(f"unknown tensor type {kind}", hint="known: 0 to 42 without the removed ones")
+            raise QuantError(
+                f"unknown tensor type {kind}", hint="known: 0 to 42 without the removed ones"
+            )
         return codec
     codec = _by_lower_name().get(kind.lower())
     if codec is None:
         import difflib
 
-        near = difflib.get_close_matches(kind.lower(), _by_lower_name(), 3, 0.4)
-        raise QuantError(f"unknown tensor type {kind!r}", hint=f"did you mean {', '.join(near)}?" if near else "")
+        lower = _by_lower_name()
+        near = [lower[n].name for n in difflib.get_close_matches(kind.lower(), lower, 3, 0.4)]
+        raise QuantError(
+            f"unknown tensor type {kind!r}", hint=f"did you mean {', '.join(near)}?" if near else ""
+        )
     return codec
 
 
 def type_sizes(type_id: int) -> tuple[int, int] | None:
-    """(values, bytes) of a block of the type with this ggml number; None if there is no such type."""
+    """(values, bytes) of a block of the type with this ggml number; None if there is none."""
     codec = _by_id().get(type_id)
     return None if codec is None else (codec.n_values, codec.n_bytes)
 
@@ -138,7 +149,7 @@ _table_addresses: dict[str, tuple[np.ndarray[Any, Any], tuple[np.ndarray[Any, An
 
 
 def tables_address(codec: type[Codec]) -> int:
-    """Address of the list of addresses of the codec's tables, for its compiled functions; 0 if it has none."""
+    """Address of the list of addresses of the codec's tables, for compiled code; 0 without."""
     if codec.name not in _table_addresses:
         tables = tuple(np.ascontiguousarray(t) for t in codec.tables())
         addresses = np.array([t.ctypes.data for t in tables], np.int64)

@@ -13,7 +13,7 @@ BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 
 
 @compiled
-def unpack(block, q, s, m, tables):  # type: ignore[no-untyped-def]
+def unpack(block, q, s, m, tables):
     """Byte j holds value j in its low half and value j + 16 in its high half."""
     for j in range(16):
         byte = mem.u8(block + 2, j)
@@ -24,7 +24,14 @@ def unpack(block, q, s, m, tables):  # type: ignore[no-untyped-def]
 
 
 class Q4_0(
-    Codec, name="q4_0", type_id=2, block=BLOCK, n_values=32, group=32, q_range=(-8, 7), dot_with="q8_0"
+    Codec,
+    name="q4_0",
+    type_id=2,
+    block=BLOCK,
+    n_values=32,
+    group=32,
+    q_range=(-8, 7),
+    dot_with="q8_0",
 ):
     unpack = unpack
 

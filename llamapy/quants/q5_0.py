@@ -1,0 +1,48 @@
+"""Q5_0: 32 weights as 5-bit numbers around 16, one half-precision scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from llamapy.native import compiled, mem
+from llamapy.quants.codec import Codec
+
+BLOCK = np.dtype([("d", "<f2"), ("qh", "u1", 4), ("qs", "u1", 16)])
+
+
+@compiled
+def unpack(block, q, s, m, tables):
+    """Low halves as in Q4_0; bit j of the 32 bits `qh` is the fifth bit of value j."""
+    high = mem.u32(block + 2, 0)
+    for j in range(16):
+        byte = mem.u8(block + 6, j)
+        mem.put_i8(q, j, ((byte & 15) | (((high >> j) & 1) << 4)) - 16)
+        mem.put_i8(q, j + 16, ((byte >> 4) | (((high >> (j + 16)) & 1) << 4)) - 16)
+    mem.put_f32(s, 0, mem.f16(block, 0))
+    mem.put_f32(m, 0, np.float32(0))
+
+
+def five_bits(qs: np.ndarray[Any, Any], qh: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """uint8 [n, 16] (value j low, j + 16 high) and [n, 4] (a bit a value) -> uint8 [n, 32]."""
+    high = np.unpackbits(qh, axis=-1, bitorder="little") << np.uint8(4)
+    return np.concatenate([qs & 15, qs >> 4], axis=-1) | high
+
+
+class Q5_0(
+    Codec,
+    name="q5_0",
+    type_id=6,
+    block=BLOCK,
+    n_values=32,
+    group=32,
+    q_range=(-16, 15),
+    dot_with="q8_0",
+):
+    unpack = unpack
+
+    @staticmethod
+    def dequantize(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+        q = five_bits(blocks["qs"], blocks["qh"]).astype(np.int8) - np.int8(16)
+        return blocks["d"].astype(np.float32)[:, None] * q.astype(np.float32)

@@ -1,0 +1,37 @@
+"""Q8_0: 32 weights as signed bytes, one half-precision scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from llamapy.native import compiled, mem
+from llamapy.quants.codec import Codec
+
+BLOCK = np.dtype([("d", "<f2"), ("qs", "i1", 32)])
+
+
+@compiled
+def unpack(block, q, s, m, tables):
+    """The bytes are the numbers."""
+    mem.copy(q, block + 2, 32)
+    mem.put_f32(s, 0, mem.f16(block, 0))
+    mem.put_f32(m, 0, np.float32(0))
+
+
+class Q8_0(
+    Codec,
+    name="q8_0",
+    type_id=8,
+    block=BLOCK,
+    n_values=32,
+    group=32,
+    q_range=(-128, 127),
+    dot_with="q8_0",
+):
+    unpack = unpack
+
+    @staticmethod
+    def dequantize(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+        return blocks["d"].astype(np.float32)[:, None] * blocks["qs"].astype(np.float32)

@@ -1,0 +1,59 @@
+"""TQ1_0: 256 weights as -1, 0 or 1, five to a byte, one half-precision scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from llamapy.native import compiled, mem
+from llamapy.quants.codec import Codec
+
+BLOCK = np.dtype([("qs", "u1", 48), ("qh", "u1", 4), ("d", "<f2")])
+
+
+@compiled
+def unpack_run(bytes_, n_bytes, n_digits, q):
+    """Bytes of base-3 fractions -> n_digits runs of n_bytes values, leading digits first."""
+    power = 1
+    for digit in range(n_digits):
+        for j in range(n_bytes):
+            fraction = (mem.u8(bytes_, j) * power) & 255
+            mem.put_i8(q, digit * n_bytes + j, ((fraction * 3) >> 8) - 1)
+        power *= 3
+
+
+@compiled
+def unpack(block, q, s, m, tables):
+    """Bytes 0-31 hold values 0-159, bytes 32-47 hold 160-239, the four of `qh` hold 240-255."""
+    unpack_run(block, 32, 5, q)
+    unpack_run(block + 32, 16, 5, q + 160)
+    unpack_run(block + 48, 4, 4, q + 240)
+    mem.put_f32(s, 0, mem.f16(block + 52, 0))
+    mem.put_f32(m, 0, np.float32(0))
+
+
+class TQ1_0(
+    Codec,
+    name="tq1_0",
+    type_id=34,
+    block=BLOCK,
+    n_values=256,
+    group=256,
+    q_range=(-1, 1),
+    dot_with="q8_K",
+):
+    unpack = unpack
+
+    @staticmethod
+    def dequantize(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+        powers = np.array([1, 3, 9, 27, 81], np.uint8)[:, None]
+        qs, n = blocks["qs"], len(blocks)
+        runs = (
+            qs[:, None, :32] * powers,
+            qs[:, None, 32:] * powers,
+            blocks["qh"][:, None] * powers[:4],
+        )
+        fraction = np.concatenate([run.reshape(n, -1) for run in runs], axis=-1).astype(np.uint16)
+        q = (fraction * np.uint16(3) >> 8).astype(np.int8) - np.int8(1)
+        return blocks["d"].astype(np.float32)[:, None] * q.astype(np.float32)
