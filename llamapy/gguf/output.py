@@ -1,0 +1,158 @@
+"""Files that appear only when they are complete: written beside the target, synced, then renamed.
+
+An output is never an input (through links either); room on the disk is checked before the start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike
+from typing import BinaryIO
+
+from llamapy.core.errors import OutputError
+
+Path = str | PathLike[str]
+
+_BUFFER = 1 << 20
+
+
+class PendingFiles:
+    """Output files that all appear together at the end of a `with` block, or not at all.
+
+    targets    path and exact size in bytes of every file; all in existing folders
+    inputs     files that must survive: a target that is one of them is refused
+    overwrite  whether a target may exist already
+
+    OutputError if a target cannot be written. Whatever ends the block early (Ctrl-C too) leaves
+    nothing behind and existing targets as they were.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[tuple[Path, int]],
+        *,
+        inputs: Iterable[Path] = (),
+        overwrite: bool = True,
+    ) -> None:
+        self._sizes = [n_bytes for _, n_bytes in targets]
+        self._temporary: dict[str, str] = {}  # target -> the file that will take its name
+        kept = list(inputs)
+        self.targets = [_checked(path, kept, overwrite) for path, _ in targets]
+
+    def __enter__(self) -> PendingFiles:
+        needed: dict[str, int] = {}
+        for path, n_bytes in zip(self.targets, self._sizes):
+            folder = os.path.dirname(path)
+            needed[folder] = needed.get(folder, 0) + n_bytes
+        for folder, n_bytes in needed.items():
+            _check_space(folder, n_bytes)
+        return self
+
+    @contextlib.contextmanager
+    def open(self, index: int) -> Iterator[BinaryIO]:
+        """The index-th target for writing; synced to the disk when the block ends."""
+        path = self.targets[index]
+        name = f".llamapy-{secrets.token_hex(8)}.tmp"
+        temporary = os.path.join(os.path.dirname(path), name)
+        self._temporary[path] = temporary
+        try:
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            with open(handle, "wb", buffering=_BUFFER) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise self._write_error(index, error) from error
+
+    def _write_error(self, index: int, error: OSError) -> OutputError:
+        path = self.targets[index]
+        message = f"{path}: cannot be written: {error.strerror or error}"
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(os.path.dirname(path)).free
+            message += f" (needs {self._sizes[index]} bytes, {free} bytes free)"
+        return OutputError(message)
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self._publish()
+        finally:
+            for temporary in self._temporary.values():
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+
+    def _publish(self) -> None:
+        for path, temporary in list(self._temporary.items()):
+            try:
+                os.replace(temporary, path)
+            except OSError as error:
+                raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+            del self._temporary[path]
+        for folder in {os.path.dirname(path) for path in self.targets}:
+            _sync_folder(folder)
+
+
+def _checked(path: Path, inputs: Sequence[Path], overwrite: bool) -> str:
+    """The real path of a target, or OutputError if nothing may be written there."""
+    given = os.fspath(path)
+    for other in inputs:
+        if _same(given, other):
+            raise OutputError(
+                f"{given}: is the input {os.fspath(other)} itself",
+                hint="choose another name for the output",
+            )
+    real = os.path.realpath(given)
+    folder = os.path.dirname(real)
+    if not os.path.isdir(folder):
+        raise OutputError(f"{given}: the folder {folder} does not exist", hint="create it first")
+    mode = _mode(given, real)
+    if mode and not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+        raise OutputError(f"{given}: is {what}")
+    if mode and not overwrite:
+        raise OutputError(f"{given}: exists already", hint="--force replaces it")
+    if not os.access(folder, os.W_OK):
+        raise OutputError(f"{given}: no permission to write in {folder}")
+    return real
+
+
+def _mode(given: str, real: str) -> int:
+    """Mode of the file at `real`, 0 if there is none."""
+    try:
+        return os.stat(real).st_mode
+    except FileNotFoundError:
+        return 0
+    except OSError as error:  # a name that is too long, a loop of links
+        raise OutputError(f"{given}: cannot be written: {error.strerror}") from None
+
+
+def _same(a: Path, b: Path) -> bool:
+    """Whether both names lead to one file, through links of either kind."""
+    try:
+        return os.path.samefile(a, b)
+    except OSError:
+        return os.path.realpath(a) == os.path.realpath(b)
+
+
+def _check_space(folder: str, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise OutputError(
+            f"{folder}: not enough space: needs {needed} bytes, {free} bytes free",
+            hint="free some space or write elsewhere",
+        )
+
+
+def _sync_folder(folder: str) -> None:
+    """Make the new names durable, where the system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
