@@ -1,4 +1,5 @@
-"""What is to be computed: tensors, ops, and the graph in order. Knows no backend and no memory plan."""
+"""What is to be computed: tensors, ops, and the graph in order. Knows no backend and no memory
+plan."""
 
 from llamapy.graph.builder import Builder
 from llamapy.graph.graph import Graph

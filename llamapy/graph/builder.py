@@ -10,7 +10,8 @@ from llamapy.graph.tensor import INPUT, Tensor
 
 
 class Builder:
-    """`g.rms_norm(x, eps=1e-5)`: every op of `graph/ops` is a method. `g.graph` is what has been recorded.
+    """`g.rms_norm(x, eps=1e-5)`: every op of `graph/ops` is a method. `g.graph` is what has been
+    recorded.
 
     inputs   {name: tensor}: filled from outside before each run
     taps     {name: tensor}: intermediate results by name ("blk.3.attn_out"), for capture
@@ -33,7 +34,8 @@ class Builder:
         return self.inputs[name]
 
     def tap(self, name: str, tensor: Tensor) -> Tensor:
-        """Name an intermediate result so that it can be captured; the tensor itself, for chaining."""
+        """Name an intermediate result so that it can be captured; the tensor itself, for
+        chaining."""
         self.taps[name] = tensor
         if not tensor.name:
             tensor.name = name

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from llamapy.graph.tensor import OUTPUT, Tensor
 
 
 class Graph:
-    """`nodes` have an op, `leafs` have none (weights, inputs, caches); both in order of first visit."""
+    """`nodes` have an op, `leafs` have none (weights, inputs, caches); both in order of first
+    visit."""
 
     def __init__(self) -> None:
         self.nodes: list[Tensor] = []
@@ -16,7 +17,8 @@ class Graph:
         self._seen: set[int] = set()
 
     def expand(self, tensor: Tensor) -> Tensor:
-        """Add `tensor` and all it needs, sources left to right, each once; iterative, so depth has no limit."""
+        """Add `tensor` and all it needs, sources left to right, each once; iterative, so depth has
+        no limit."""
         stack: list[tuple[Tensor, int]] = [(tensor, 0)]
         while stack:
             node, at = stack.pop()
@@ -47,5 +49,5 @@ class Graph:
                 found.setdefault(id(source), []).append(node)
         return found
 
-    def __iter__(self) -> Iterable[Tensor]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Tensor]:
         return iter(self.nodes)

@@ -1,7 +1,7 @@
 """A tensor: type, shape, strides, the op that makes it and where its bytes are. Views share bytes.
 
-Shapes are ggml's: `ne` holds up to four sizes, innermost (contiguous) first; `nb` the strides in bytes. The numpy
-array of a tensor therefore has the shape `ne[::-1]`.
+Shapes are ggml's: `ne` holds up to four sizes, innermost (contiguous) first; `nb` the strides in
+bytes. The numpy array of a tensor therefore has the shape `ne[::-1]`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ def four(ne: Sequence[int]) -> tuple[int, int, int, int]:
 
 
 class Tensor:
-    """See the module. `buffer` and `data` (an address) are set by whoever gives it memory; None before."""
+    """See the module. `buffer` and `data` (an address) are set by whoever gives it memory; None
+    before."""
 
     __slots__ = (
-        "buffer", "data", "flags", "kind", "name", "nb", "ne", "op", "serial", "src", "view_offset", "view_src",
+        "buffer", "data", "flags", "kind", "name", "nb", "ne", "op", "serial", "src",
+        "view_offset", "view_src",
     )  # fmt: skip
 
     def __init__(
@@ -65,7 +67,8 @@ class Tensor:
         if view_src is not None and view_src.view_src is not None:
             view_offset += view_src.view_offset
             view_src = view_src.view_src
-        self.view_src, self.view_offset = view_src, view_offset
+        self.view_src: Tensor | None = view_src
+        self.view_offset: int = view_offset
         self.buffer: Any = None
         self.data: int | None = None
         self.serial = next(_serial)
@@ -83,7 +86,11 @@ class Tensor:
         """Bytes from the first to past the last element, strides counted."""
         if 0 in self.ne:
             return 0
-        span = self.kind.row_bytes(self.ne[0]) if self.kind.n_values > 1 else self.nb[0] * (self.ne[0] - 1)
+        span = (
+            self.kind.row_bytes(self.ne[0])
+            if self.kind.n_values > 1
+            else self.nb[0] * (self.ne[0] - 1)
+        )
         span += sum((n - 1) * b for n, b in zip(self.ne[1:], self.nb[1:]))
         return span if self.kind.n_values > 1 else span + self.kind.n_bytes
 

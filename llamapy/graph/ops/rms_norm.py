@@ -7,18 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from llamapy.graph.op import Array, Op
-from llamapy.graph.tensor import Tensor
 
 
 @dataclass(frozen=True)
 class RmsNorm(Op, name="rms_norm", inplace=True):
-    """x [n, ...] float32 -> same shape: x / sqrt(mean(x^2) + eps) along ne[0]."""
+    """x [n, ...] -> float32 of the same shape: x / sqrt(mean(x^2) + eps) along ne[0]."""
 
     eps: float = 1e-5
 
-    def shape(self, x: Tensor) -> tuple[tuple[int, ...], str]:  # type: ignore[override]
-        return x.ne, "f32"
-
     def meaning(self, x: Array) -> Array:  # type: ignore[override]
         mean = np.mean(np.square(x, dtype=np.float64), axis=-1, keepdims=True)
-        return (x / np.sqrt(mean + self.eps)).astype(np.float32)
+        return np.asarray(x / np.sqrt(mean + self.eps), np.float32)

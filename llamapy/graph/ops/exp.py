@@ -1,0 +1,17 @@
+"""exp: e to the power x."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llamapy.graph.op import Array, Op
+
+
+@dataclass(frozen=True)
+class Exp(Op, name="exp", inplace=True):
+    """x -> float32 of the same shape."""
+
+    def meaning(self, x: Array) -> Array:  # type: ignore[override]
+        return np.exp(x, dtype=np.float64).astype(np.float32)

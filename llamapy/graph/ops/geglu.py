@@ -1,0 +1,23 @@
+"""geglu: gelu(gate) * up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llamapy.graph import activations, glu
+from llamapy.graph.op import Array, Op
+from llamapy.graph.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Geglu(Op, name="geglu", inplace=(0, 1)):
+    """gate, up [n, ...] -> [n, ...]; or one tensor [2n, ...] whose rows hold gate, then up
+    (`swapped`: up first)."""
+
+    swapped: bool = False
+
+    def shape(self, *src: Tensor) -> tuple[tuple[int, ...], str]:
+        return glu.shape(self, src)
+
+    def meaning(self, *arrays: Array) -> Array:
+        return glu.meaning(activations.gelu, arrays, self.swapped)

@@ -1,0 +1,18 @@
+"""gelu: the Gaussian error linear unit in its tanh form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llamapy.graph import activations
+from llamapy.graph.op import Array, Op
+
+
+@dataclass(frozen=True)
+class Gelu(Op, name="gelu", inplace=True):
+    """x -> float32 of the same shape."""
+
+    def meaning(self, x: Array) -> Array:  # type: ignore[override]
+        return activations.gelu(x).astype(np.float32)

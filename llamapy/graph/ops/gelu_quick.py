@@ -1,0 +1,18 @@
+"""gelu_quick: x * sigmoid(1.702 x)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llamapy.graph import activations
+from llamapy.graph.op import Array, Op
+
+
+@dataclass(frozen=True)
+class GeluQuick(Op, name="gelu_quick", inplace=True):
+    """x -> float32 of the same shape."""
+
+    def meaning(self, x: Array) -> Array:  # type: ignore[override]
+        return activations.gelu_quick(x).astype(np.float32)

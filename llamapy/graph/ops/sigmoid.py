@@ -1,0 +1,18 @@
+"""sigmoid: 1 / (1 + exp(-x))."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llamapy.graph import activations
+from llamapy.graph.op import Array, Op
+
+
+@dataclass(frozen=True)
+class Sigmoid(Op, name="sigmoid", inplace=True):
+    """x -> float32 of the same shape."""
+
+    def meaning(self, x: Array) -> Array:  # type: ignore[override]
+        return activations.sigmoid(x).astype(np.float32)

@@ -1,0 +1,17 @@
+"""softplus: log(1 + exp(x))."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llamapy.graph.op import Array, Op
+
+
+@dataclass(frozen=True)
+class Softplus(Op, name="softplus", inplace=True):
+    """x -> float32 of the same shape."""
+
+    def meaning(self, x: Array) -> Array:  # type: ignore[override]
+        return np.logaddexp(0.0, x, dtype=np.float64).astype(np.float32)

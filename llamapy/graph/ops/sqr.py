@@ -1,0 +1,17 @@
+"""sqr: x * x."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llamapy.graph.op import Array, Op
+
+
+@dataclass(frozen=True)
+class Sqr(Op, name="sqr", inplace=True):
+    """x -> float32 of the same shape."""
+
+    def meaning(self, x: Array) -> Array:  # type: ignore[override]
+        return np.square(x)
