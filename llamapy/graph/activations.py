@@ -24,7 +24,8 @@ def silu(x: Array) -> Array:
 def gelu(x: Array) -> Array:
     """The tanh form, as ggml's `gelu`."""
     x = x.astype(np.float64)
-    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * x * (1.0 + 0.044715 * x * x)))
+    y = np.tanh(math.sqrt(2.0 / math.pi) * x * (1.0 + 0.044715 * x * x))
+    return np.asarray(0.5 * x * (1.0 + y))
 
 
 def gelu_erf(x: Array) -> Array:

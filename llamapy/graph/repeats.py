@@ -3,15 +3,17 @@ broadcasting)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from llamapy.graph.op import Array
 from llamapy.graph.tensor import Tensor
 
 
-def fits(small: Tensor, large: Tensor) -> bool:
-    """Whether every size of `small` divides the one of `large`."""
-    return all(s and n % s == 0 for s, n in zip(small.ne, large.ne))
+def fits(small: Tensor, ne: Sequence[int]) -> bool:
+    """Whether every size of `small` divides the one in `ne`."""
+    return all(s and n % s == 0 for s, n in zip(small.ne, ne))
 
 
 def repeat(x: Array, shape: tuple[int, ...]) -> Array:

@@ -1,23 +1,29 @@
-"""repeat: tile a tensor to the shape of another."""
+"""repeat: tile a tensor to larger sizes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from llamapy.graph import repeats
 from llamapy.graph.op import Array, Op
-from llamapy.graph.tensor import Tensor
+from llamapy.graph.tensor import Tensor, four
 
 
 @dataclass(frozen=True)
 class Repeat(Op, name="repeat"):
-    """x, like (sizes are multiples of x's) -> x's type, like's shape."""
+    """x -> x's type, tiled to `ne`, whose sizes are multiples of x's. `g.repeat(x, like)` takes the
+    sizes of a tensor instead (and does not keep it as a source)."""
 
-    def shape(self, x: Tensor, like: Tensor) -> tuple[tuple[int, ...], str]:  # type: ignore[override]
-        self.require(repeats.fits(x, like), "sizes do not divide", x, like)
-        return like.ne, x.kind.name
+    ne: Sequence[int] = ()
 
-    def meaning(self, x: Array, like: Array) -> Array:  # type: ignore[override]
-        return np.ascontiguousarray(repeats.repeat(x, like.shape))
+    def build(self, *src: Tensor | None) -> Tensor:
+        x, *like = self.bind(src)[1]
+        op = replace(self, ne=four(like[0].ne if like else self.ne))
+        self.require(repeats.fits(x, op.ne), f"sizes do not divide {list(op.ne)}", x)
+        return Tensor(x.kind, op.ne, op=op, src=(x,))
+
+    def meaning(self, x: Array) -> Array:  # type: ignore[override]
+        return np.ascontiguousarray(repeats.repeat(x, four(self.ne)[::-1]))
