@@ -8,7 +8,7 @@ from types import ModuleType
 
 
 def names(package: str) -> list[str]:
-    """Names of the modules in `package` (a dotted name), sorted; names that start with `_` are left out."""
+    """Names of the modules in `package` (a dotted name), sorted, without those in `_`."""
     path = importlib.import_module(package).__path__
     return sorted(m.name for m in pkgutil.iter_modules(path) if not m.name.startswith("_"))
 

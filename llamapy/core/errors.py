@@ -1,4 +1,4 @@
-"""Errors for people: every fault that a user can cause is a LlamapyError with a one-line message and a hint."""
+"""Errors for people: what a user can cause is a LlamapyError with a one-line message and a hint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from os import PathLike
 
 
 class LlamapyError(Exception):
-    """A fault with a message for a person. `hint` says what to do about it; `exit_code` is the process's."""
+    """A fault with a message for a person. `hint` says what to do; `exit_code` is the process's."""
 
     exit_code = 1
 
@@ -20,13 +20,13 @@ class LlamapyError(Exception):
 
 
 class UsageError(LlamapyError):
-    """The command was misused: an unknown option value, contradicting options, a missing argument."""
+    """The command was misused: an unknown value, contradicting options, a missing argument."""
 
     exit_code = 2
 
 
 class FileFormatError(LlamapyError):
-    """A file is not what it should be. Names the file, the field and the byte offset where reading stopped."""
+    """A file is not what it should be. Names the file, the field and the byte offset."""
 
     def __init__(
         self,
@@ -45,6 +45,10 @@ class FileFormatError(LlamapyError):
 
 class OutputError(LlamapyError):
     """An output cannot be written: it is an input, its folder is missing, the disk is full."""
+
+
+class FetchError(LlamapyError):
+    """A model cannot be fetched or kept: no pip, no network, another file, a read-only cache."""
 
 
 class ModelError(LlamapyError):

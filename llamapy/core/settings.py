@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def isa() -> str:
-    """LLAMAPY_ISA: the SIMD level to use (amx, avx512, avx2, neon, generic); empty chooses the best."""
+    """LLAMAPY_ISA: the SIMD level (amx, avx512, avx2, neon, generic); empty chooses the best."""
     return os.environ.get("LLAMAPY_ISA", "").strip().lower()
 
 
@@ -28,3 +28,8 @@ def kernel_cache_dir() -> str:
 def pip_command() -> str:
     """LLAMAPY_PIP: the pip command that fetches model packages; empty is `python -m pip`."""
     return os.environ.get("LLAMAPY_PIP", "")
+
+
+def debug() -> bool:
+    """LLAMAPY_DEBUG: 1 shows Python tracebacks of errors instead of one line."""
+    return os.environ.get("LLAMAPY_DEBUG", "") not in ("", "0")

@@ -1,0 +1,170 @@
+"""How commands speak: data to stdout, talk to stderr. Knows rich; knows no command.
+
+Texts are never read as markup, and control characters that a file may carry are shown, not sent
+to the terminal. Away from a terminal lines are not cut to a width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json as _json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import PurePath
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Tick = Callable[..., None]
+"""Called as `tick(done)` or `tick(done, total)`."""
+
+UNLIMITED_COLUMNS = 10_000
+
+
+class _Console(Console):
+    """A rich console that leaves a closed pipe to cli/main.py."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def _console(stderr: bool) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    free = not (stream and stream.isatty()) and "COLUMNS" not in os.environ
+    width = UNLIMITED_COLUMNS if free else None
+    return _Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
+
+
+out = _console(stderr=False)
+err = _console(stderr=True)
+
+
+def note(text: str) -> None:
+    """Tell the user something on stderr."""
+    err.print(Text(_lines(text), style="dim"), soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Warn the user on stderr."""
+    err.print(Text.assemble(("warning: ", "yellow"), _lines(text)), soft_wrap=True)
+
+
+def json(obj: object) -> None:
+    """Print `obj` to stdout as one strict JSON value: indented on a terminal, else on one line.
+
+    What JSON lacks becomes text: NaN and infinities as "NaN", "Infinity", "-Infinity", bytes as
+    UTF-8 with backslash escapes for the rest. Dataclasses, arrays, paths and enums are taken apart.
+    """
+    ascii_only = (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
+    indent = 2 if sys.stdout.isatty() else None
+    plain = _plain(obj)
+    print(_json.dumps(plain, ensure_ascii=ascii_only, allow_nan=False, indent=indent))
+
+
+def _plain(obj: Any) -> Any:
+    """`obj` in dicts, lists, texts, numbers, booleans and None only."""
+    if obj is None or obj is True or obj is False:
+        return obj
+    if isinstance(obj, Enum):
+        return _plain(obj.value)
+    if isinstance(obj, str):
+        return obj.encode("utf-8", "backslashreplace").decode()  # a lone surrogate is no UTF-8
+    if isinstance(obj, int):
+        return int(obj)
+    if isinstance(obj, float):
+        return _float(float(obj))
+    if isinstance(obj, bytes | bytearray | memoryview):
+        return bytes(obj).decode("utf-8", "backslashreplace")
+    if isinstance(obj, PurePath):
+        return _plain(str(obj))
+    if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
+        return {f.name: _plain(getattr(obj, f.name)) for f in dataclasses.fields(obj)}
+    if isinstance(obj, Mapping):
+        return {_key(key): _plain(value) for key, value in obj.items()}
+    if hasattr(obj, "tolist"):  # numpy arrays and scalars, without importing numpy
+        return _plain(obj.tolist())
+    if isinstance(obj, Set):
+        return sorted((_plain(item) for item in obj), key=str)
+    if isinstance(obj, Iterable):
+        return [_plain(item) for item in obj]
+    raise TypeError(f"{type(obj).__name__} has no JSON form")
+
+
+def _float(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _key(key: Any) -> str:
+    plain = _plain(key)
+    return plain if isinstance(plain, str) else _json.dumps(plain)
+
+
+def printable(text: str) -> str:
+    """`text` with its control characters as escapes, so that a file cannot drive a terminal."""
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def _shown(char: str) -> str:
+    return char if char.isprintable() else char.encode("unicode_escape").decode()
+
+
+def _lines(text: str) -> str:
+    return "\n".join(printable(line) for line in text.splitlines())
+
+
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    numbers: Sequence[str] = (),
+) -> None:
+    """Print a table to stdout. `numbers` names the columns that are set flush right."""
+    grid = Table(title=title or None, title_justify="left", title_style="bold", box=None)
+    for name in columns:
+        grid.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(printable(str(cell))) for cell in row))
+    out.print(grid)
+
+
+@contextmanager
+def progress(description: str, total: float | None = None, unit: str = "") -> Iterator[Tick]:
+    """A progress bar on stderr that lives as long as the `with`; nothing when that is no terminal.
+
+    Gives a function to call with the amount done, and with the total when it was not known before.
+    `unit` "B" shows sizes and speed in bytes; another is shown after the count.
+    """
+    if not err.is_terminal:
+        yield lambda done, total=None: None
+        return
+    from rich import progress as rich_progress
+
+    counts: list[rich_progress.ProgressColumn]
+    if unit == "B":
+        counts = [rich_progress.DownloadColumn(), rich_progress.TransferSpeedColumn()]
+    else:
+        counts = [rich_progress.MofNCompleteColumn(), rich_progress.TextColumn(unit)]
+    bar = rich_progress.Progress(
+        rich_progress.TextColumn("{task.description}", markup=False),
+        rich_progress.BarColumn(),
+        *counts,
+        rich_progress.TimeRemainingColumn(),
+        console=err,
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(description, total=total)
+
+        def tick(done: float, total: float | None = None) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield tick
