@@ -156,10 +156,9 @@ def _parts(entry: GGUFFile, count: int, enter: Callable[[str], GGUFFile]) -> lis
         )
     names = [f"{match['prefix']}-{i + 1:05d}-of-{match['count']}.gguf" for i in range(count)]
     found: dict[int, GGUFFile] = {}
-    for candidate in dict.fromkeys([name, *names]):
-        path = os.path.join(folder, candidate)
-        if candidate == name or os.path.exists(path):
-            _place(entry if candidate == name else enter(path), count, found)
+    _place(entry, count, found)
+    for other in sorted((set(names) - {name}) & _listed(entry, folder)):
+        _place(enter(os.path.join(folder, other)), count, found)
     missing = [names[i] for i in range(count) if i not in found]
     if missing:
         more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
@@ -170,6 +169,14 @@ def _parts(entry: GGUFFile, count: int, enter: Callable[[str], GGUFFile]) -> lis
             hint=f"looked in {folder or '.'}",
         )
     return [found[i] for i in range(count)]
+
+
+def _listed(entry: GGUFFile, folder: str) -> set[str]:
+    try:
+        return set(os.listdir(folder or "."))
+    except OSError as error:
+        message = f"cannot look for the other parts in {folder}: {error.strerror}"
+        raise FileFormatError(entry.path, message, field=keys.SPLIT_COUNT) from None
 
 
 def _place(part: GGUFFile, count: int, found: dict[int, GGUFFile]) -> None:

@@ -211,7 +211,8 @@ def _encode_numbers(values: Any, kind: ValueType, endian: str) -> bytes:
         return struct.pack(f"{endian}{len(plain)}{code}", *plain)
     except (struct.error, OverflowError, TypeError, ValueError):
         bad = next((v for v in plain if not _fits(v, code)), None)
-        raise OutputError(f"{limits.shown(str(bad))} does not fit in {kind.name}") from None
+        what = limits.shown(bad) if isinstance(bad, str) else str(bad)[:80]
+        raise OutputError(f"{what} does not fit in {kind.name}") from None
 
 
 def _fits(value: Any, code: str) -> bool:
