@@ -133,3 +133,18 @@ def _copy_like(name, llvm_name):
 
 
 copy = _copy_like("copy", "llvm.memcpy.p0.p0.i64")
+
+
+@intrinsic(prefer_literal=True)
+def local(typingctx, n_bytes):
+    """Address of n_bytes (a constant) of the stack, 64-byte aligned, until the function returns."""
+    if not isinstance(n_bytes, types.IntegerLiteral):
+        return None
+    kind = ir.ArrayType(I8, n_bytes.literal_value)
+
+    def codegen(context, builder, sig, args):
+        place = cgutils.alloca_once(builder, kind)
+        place.align = 64
+        return builder.ptrtoint(place, I64)
+
+    return types.int64(n_bytes), codegen

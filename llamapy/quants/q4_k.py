@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import compiled, mem
+from llamapy.native import compiled, lanes, mem
+from llamapy.quants import search
 from llamapy.quants.codec import Codec
 
 BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128)])
@@ -46,6 +47,101 @@ def put_scales(block, s, m):
         mem.put_f32(m, j, dmin * np.float32(minimum))
 
 
+@compiled
+def encode(src, dst, n_rows, n_per_row, importance, tables):
+    """Fit each group, then quantize the fits, then the weights under these."""
+    levels, n_blocks = mem.local(256), n_per_row // 256
+    four = lanes.splat_i(np.int32(4))
+    for i in range(n_rows * n_blocks):
+        x, block = src + 1024 * i, dst + 144 * i
+        if importance:
+            fit_weighted(x, importance + 1024 * (i % n_blocks), 15, 255, block, levels)
+        else:
+            fit(x, 15, np.float32(-1.0), 20, block, levels)
+        for j in range(0, 128, 8):
+            at = 64 * (j // 32) + j % 32
+            high = lanes.load_bytes(levels, at + 32) << four
+            lanes.store_bytes(block + 16, j, lanes.load_bytes(levels, at) | high)
+
+
+@compiled
+def fit(x, n_max, first, n_steps, block, levels):
+    """Without importances: put the scales of a block, and its 256 levels of 0 to n_max as bytes."""
+    xt, wt = mem.local(1024), mem.local(1024)
+    found, small = mem.local(128), mem.local(16)
+    search.columns(x, 32, 32, xt)
+    square = lanes.splat(np.float32(0))
+    for i in range(32):
+        value = lanes.load(xt, 8 * i)
+        square = square + value * value
+    average = lanes.root(square / lanes.splat(np.float32(32)))
+    for i in range(32):
+        lanes.store(wt, 8 * i, average + lanes.absolute(lanes.load(xt, 8 * i)))
+    search.put_scale_min(xt, wt, 32, n_max, first, np.float32(0.1), n_steps, False, found)
+    for k in range(2):  # the scales, the minimums
+        most = np.float32(0)
+        for j in range(8):
+            one = mem.f32(found, 8 * k + j)
+            most = one if one > most else most
+        inverse = np.float32(63) / most if most > 0 else np.float32(0)
+        small_lanes = search.nearest(lanes.splat(inverse) * lanes.load(found, 8 * k))
+        small_lanes = small_lanes & lanes.splat_i(np.int32(255))
+        lanes.store_bytes(small, 8 * k, lanes.minimum(small_lanes, lanes.splat_i(np.int32(63))))
+        mem.put_f16(block, k, most / np.float32(63))
+    pack_scales(small, block + 4)
+    put_all_levels(x, n_max, found, block, levels)
+
+
+@compiled
+def fit_weighted(x, importance, n_max, limit, block, levels):
+    """As `fit`, with importances; small scales and minimums are kept at most `limit`."""
+    xt, wt, found = mem.local(1024), mem.local(1024), mem.local(128)
+    search.columns(x, 32, 32, xt)
+    search.columns(importance, 32, 32, wt)
+    sigma2 = np.float32(2) * search.sum_of_squares(x, 256) / np.float32(256)
+    search.put_weights(xt, wt, 32, sigma2, wt)
+    sums = search.total(wt, 32)
+    steps = (np.float32(-0.9), np.float32(0.05), 36)
+    search.put_scale_min(xt, wt, 32, n_max, steps[0], steps[1], steps[2], False, found)
+    for i in range(8):  # groups of eight now: lane 0 the scales, lane 1 the minimums
+        lanes.store(wt, 8 * i, lanes.splat(lanes.lane(sums, i)))
+        lanes.store(xt, 8 * i, lanes.splat(np.float32(0)))
+        mem.put_f32(xt, 8 * i, mem.f32(found, i))
+        mem.put_f32(xt, 8 * i + 1, mem.f32(found, 8 + i))
+    small, fitted = mem.local(16), mem.local(256)
+    scale = search.fit_positive(xt, wt, 8, 63, fitted)
+    for k in range(2):
+        for i in range(8):
+            mem.put_u8(small, 8 * k + i, min(limit, np.int64(mem.f32(fitted, 8 * i + k))))
+        mem.put_f16(block, k, lanes.lane(scale, k))
+    pack_scales(small, block + 4)
+    put_all_levels(x, n_max, found, block, levels)
+
+
+@compiled
+def pack_scales(small, out):
+    """Eight scales and eight minimums, a byte each, to the 12 bytes that `scale_and_min` reads."""
+    for j in range(4):
+        scale, minimum = mem.u8(small, j + 4), mem.u8(small, j + 12)
+        mem.put_u8(out, j, mem.u8(small, j) | ((scale >> 4) << 6))
+        mem.put_u8(out, j + 4, mem.u8(small, j + 8) | ((minimum >> 4) << 6))
+        mem.put_u8(out, j + 8, (scale & 15) | ((minimum & 15) << 4))
+
+
+@compiled
+def put_all_levels(x, n_max, found, block, levels):
+    """Levels of 256 weights under the scales of the block; where a scale is 0, those of the search."""
+    for j in range(8):
+        scale, minimum = scale_and_min(block + 4, j)
+        d = mem.f16(block, 0) * np.float32(scale)
+        if d != 0:
+            dm = mem.f16(block, 1) * np.float32(minimum)
+            search.put_levels(x + 128 * j, 32, d, dm, 0, n_max, levels + 32 * j)
+        else:
+            inverse, base = mem.f32(found, 16 + j), mem.f32(found, 24 + j)
+            search.put_searched(x + 128 * j, 32, inverse, base, 0, n_max, levels + 32 * j)
+
+
 def group_scales(blocks: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Scales and minimums of the groups of Q4_K or Q5_K blocks: two float32 [n, 8, 1]."""
     first, second, last = (blocks["scales"][:, i : i + 4] for i in (0, 4, 8))
@@ -73,6 +169,7 @@ class Q4_K(
     dot_with="q8_K",
 ):
     unpack = unpack
+    encode = encode
 
     @staticmethod
     def dequantize(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import compiled, mem
+from llamapy.native import compiled, lanes, mem
 from llamapy.quants.codec import Codec
-from llamapy.quants.q4_k import group_scales, nibbles, put_scales
+from llamapy.quants.q4_k import fit, fit_weighted, group_scales, nibbles, put_scales
 
 BLOCK = np.dtype(
     [("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128)]
@@ -27,6 +27,35 @@ def unpack(block, q, s, m, tables):
     put_scales(block, s, m)
 
 
+@compiled
+def encode(src, dst, n_rows, n_per_row, importance, tables):
+    """As Q4_K, with levels up to 31."""
+    levels, n_blocks = mem.local(256), n_per_row // 256
+    for i in range(n_rows * n_blocks):
+        x, block = src + 1024 * i, dst + 176 * i
+        if importance:
+            fit_weighted(x, importance + 1024 * (i % n_blocks), 31, 63, block, levels)
+        else:
+            fit(x, 31, np.float32(-0.5), 15, block, levels)
+        pack(levels, block)
+
+
+@compiled
+def pack(levels, block):
+    """256 bytes of 0 to 31 to the half bytes `qs` and the fifth bits `qh`."""
+    one, four = lanes.splat_i(np.int32(1)), lanes.splat_i(np.int32(4))
+    low = lanes.splat_i(np.int32(15))
+    for l in range(0, 32, 8):
+        high = one - one
+        for run in range(4):
+            first = lanes.load_bytes(levels, 64 * run + l)
+            second = lanes.load_bytes(levels, 64 * run + 32 + l)
+            lanes.store_bytes(block + 48, 32 * run + l, (first & low) | ((second & low) << four))
+            bits = (first >> four) | ((second >> four) << one)
+            high = high | (bits << lanes.splat_i(np.int32(2 * run)))
+        lanes.store_bytes(block + 16, l, high)
+
+
 class Q5_K(
     Codec,
     name="q5_K",
@@ -39,6 +68,7 @@ class Q5_K(
     dot_with="q8_K",
 ):
     unpack = unpack
+    encode = encode
 
     @staticmethod
     def dequantize(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:

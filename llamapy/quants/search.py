@@ -1,0 +1,373 @@
+"""Searches for the scale (and minimum) that fits a group of weights best, eight groups at a time.
+
+llama.cpp tries a fixed list of scales and keeps the one with the least weighted error. Its bytes depend on the order
+of every sum, so sums here run in that order too: lane k of each vector is group k, and the groups never mix.
+
+Groups lie transposed: value i of lane k is float32 number 8 i + k (see `columns`). Levels are whole float32 numbers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llamapy.native import compiled, lanes, mem
+
+
+@compiled
+def columns(src, stride, n, out):
+    """Transpose 8 groups: n float32 each, `stride` float32 apart at `src` -> [n, 8] at `out`."""
+    for k in range(8):
+        for i in range(n):
+            mem.put_f32(out, 8 * i + k, mem.f32(src, stride * k + i))
+
+
+@compiled
+def nearest(value):
+    """Lanes of float32 -> int32, halves to even. Only for |value| < 2 ** 22; beyond, ggml's own garbage."""
+    raised = lanes.bits(value + lanes.splat(np.float32(12582912.0)))
+    return (raised & lanes.splat_i(np.int32(0x7FFFFF))) - lanes.splat_i(np.int32(0x400000))
+
+
+@compiled
+def bounded(value, least, most):
+    """The whole number from `least` to `most` nearest to `value`, as lanes of int32."""
+    whole = lanes.maximum(lanes.splat_i(np.int32(least)), nearest(value))
+    return lanes.minimum(lanes.splat_i(np.int32(most)), whole)
+
+
+@compiled
+def level(value, least, most):
+    """The whole number from `least` to `most` nearest to `value`, as lanes of float32."""
+    return lanes.to_f32(bounded(value, least, most))
+
+
+@compiled
+def total(w, n):
+    """Sum of n lanes at `w`, first to last."""
+    result = lanes.splat(np.float32(0))
+    for i in range(n):
+        result = result + lanes.load(w, 8 * i)
+    return result
+
+
+# Scale and minimum: x = scale * level + minimum, levels 0 to n_max, minimum <= 0.
+
+
+@compiled
+def _range_and_sums(x, w, n):
+    """Least and largest value, sum of weights, weighted sum of values."""
+    low = high = lanes.load(x, 0)
+    sum_w = lanes.load(w, 0)
+    sum_x = sum_w * low
+    for i in range(1, n):
+        value, weight = lanes.load(x, 8 * i), lanes.load(w, 8 * i)
+        low = lanes.select(value < low, value, low)
+        high = lanes.select(value > high, value, high)
+        sum_w = sum_w + weight
+        sum_x = sum_x + weight * value
+    return low, high, sum_w, sum_x
+
+
+@compiled
+def _moments(x, w, n, n_max, inverse, base, levels):
+    """Write the levels of (x - base) * inverse; return sum w l, sum w l l, sum w l x."""
+    sum_l = sum_l2 = sum_xl = lanes.splat(np.float32(0))
+    for i in range(n):
+        value = lanes.load(x, 8 * i)
+        l = level(inverse * (value - base), 0, n_max)
+        lanes.store(levels, 8 * i, l)
+        wl = lanes.load(w, 8 * i) * l
+        sum_l = sum_l + wl
+        sum_l2 = sum_l2 + wl * l
+        sum_xl = sum_xl + wl * value
+    return sum_l, sum_l2, sum_xl
+
+
+@compiled
+def _error(x, w, n, levels, scale, base, absolute):
+    """Weighted sum of squared (or absolute) differences."""
+    result = lanes.splat(np.float32(0))
+    for i in range(n):
+        diff = scale * lanes.load(levels, 8 * i) + base - lanes.load(x, 8 * i)
+        diff = lanes.absolute(diff) if absolute else diff * diff
+        result = result + lanes.load(w, 8 * i) * diff
+    return result
+
+
+@compiled
+def fit_scale_min(x, w, n, n_max, first, step, n_steps, absolute):
+    """Fit 8 groups of n <= 32 values at `x` with weights at `w` (both transposed).
+
+    The trial scales put n_max + first + k step levels over the range, k = 0 ... n_steps. Returns four lanes:
+    scale, minus the minimum, and the (inverse, base) that give the levels: level(inverse * (x - base), 0, n_max).
+    What ggml calls make_qkx2_quants and make_qkx3_quants.
+    """
+    levels = mem.local(1024)
+    zero, top = lanes.splat(np.float32(0)), np.float32(n_max)
+    low, high, sum_w, sum_x = _range_and_sums(x, w, n)
+    base = lanes.select(low > zero, zero, low)
+    flat = high == base
+    inverse = lanes.splat(top) / (high - base)
+    scale = lanes.splat(np.float32(1)) / inverse
+    _moments(x, w, n, n_max, inverse, base, levels)
+    best = _error(x, w, n, levels, scale, base, absolute)
+    best_inverse, best_base = inverse, base
+    for k in range(n_steps + 1):
+        tried = np.float32(np.float32(first + step * np.float32(k)) + top)
+        inverse = lanes.splat(tried) / (high - base)
+        sum_l, sum_l2, sum_xl = _moments(x, w, n, n_max, inverse, base, levels)
+        d = sum_w * sum_l2 - sum_l * sum_l
+        this_scale = (sum_w * sum_xl - sum_x * sum_l) / d
+        this_base = (sum_l2 * sum_x - sum_l * sum_xl) / d
+        above = this_base > zero
+        this_base = lanes.select(above, zero, this_base)
+        this_scale = lanes.select(above, sum_xl / sum_l2, this_scale)
+        error = _error(x, w, n, levels, this_scale, this_base, absolute)
+        better = (d > zero) & (error < best)
+        best = lanes.select(better, error, best)
+        best_inverse = lanes.select(better, inverse, best_inverse)
+        best_base = lanes.select(better, base, best_base)
+        scale = lanes.select(better, this_scale, scale)
+        base = lanes.select(better, this_base, base)
+    scale = lanes.select(flat, zero, scale)
+    base = lanes.select(flat, lanes.select(low > zero, zero, low), base)
+    return scale, -base, lanes.select(flat, zero, best_inverse), best_base
+
+
+@compiled
+def put_scale_min(x, w, n, n_max, first, step, n_steps, absolute, out):
+    """`fit_scale_min` to memory: eight scales, minus eight minimums, eight inverses, eight bases."""
+    scale, minimum, inverse, base = fit_scale_min(x, w, n, n_max, first, step, n_steps, absolute)
+    lanes.store(out, 0, scale)
+    lanes.store(out, 8, minimum)
+    lanes.store(out, 16, inverse)
+    lanes.store(out, 24, base)
+
+
+# Scale alone: x = scale * level, levels -n_max to n_max - 1.
+
+
+@compiled
+def _largest(x, n):
+    """The value with the largest size (the first of equals), and that size."""
+    size = value = lanes.splat(np.float32(0))
+    for i in range(n):
+        one = lanes.load(x, 8 * i)
+        more = lanes.absolute(one) > size
+        size = lanes.select(more, lanes.absolute(one), size)
+        value = lanes.select(more, one, value)
+    return value, size
+
+
+@compiled
+def _products(x, w, n, n_max, inverse):
+    """With l the level of x * inverse: sum w x l and sum w l l."""
+    sum_lx = sum_l2 = lanes.splat(np.float32(0))
+    for i in range(n):
+        value, weight = lanes.load(x, 8 * i), lanes.load(w, 8 * i)
+        l = level(inverse * value, -n_max, n_max - 1)
+        sum_lx = sum_lx + weight * value * l
+        sum_l2 = sum_l2 + weight * l * l
+    return sum_lx, sum_l2
+
+
+@compiled
+def fit_scale(x, w, n, n_max):
+    """Fit 8 groups of n values at `x` with weights at `w` (both transposed) by 19 trial scales.
+
+    Returns lanes: scale, the inverse that gives the levels: level(x * inverse, -n_max, n_max - 1),
+    and the mask of groups that are all but zero: scale 0, no levels.
+    What ggml calls make_qx_quants with rmse_type 1.
+    """
+    zero, tiny = lanes.splat(np.float32(0)), lanes.splat(np.float32(1e-15))
+    value, size = _largest(x, n)
+    empty = size < tiny
+    best_inverse = lanes.splat(np.float32(-n_max)) / value
+    sum_lx, sum_l2 = _products(x, w, n, n_max, best_inverse)
+    scale = lanes.select(sum_l2 != zero, sum_lx / sum_l2, zero)
+    best = scale * sum_lx
+    for k in range(-9, 10):
+        if k == 0:
+            continue
+        tried = -np.float32(np.float32(n_max) + np.float32(0.1) * np.float32(k))
+        inverse = lanes.splat(tried) / value
+        sum_lx, sum_l2 = _products(x, w, n, n_max, inverse)
+        better = (sum_l2 > zero) & (sum_lx * sum_lx > best * sum_l2)
+        scale = lanes.select(better, sum_lx / sum_l2, scale)
+        best = lanes.select(better, scale * sum_lx, best)
+        best_inverse = lanes.select(better, inverse, best_inverse)
+    return lanes.select(empty, zero, scale), best_inverse, empty
+
+
+@compiled
+def refine_scale(x, n, n_max, levels):
+    """Fit 8 groups of n values at `x`, weighted by their squares, moving one level at a time while that helps.
+
+    Writes the levels (-n_max to n_max - 1) to `levels`, transposed as x; returns lanes: scale, and the mask of groups
+    that are all but zero (scale 0). What ggml calls make_q3_quants.
+    """
+    zero, tiny = lanes.splat(np.float32(0)), lanes.splat(np.float32(1e-15))
+    value, size = _largest(x, n)
+    empty = size < tiny
+    inverse = lanes.splat(np.float32(-n_max)) / value
+    sum_lx = sum_l2 = zero
+    for i in range(n):
+        value = lanes.load(x, 8 * i)
+        l = level(inverse * value, -n_max, n_max - 1)
+        lanes.store(levels, 8 * i, l)
+        w = value * value
+        sum_lx = sum_lx + w * value * l
+        sum_l2 = sum_l2 + w * l * l
+    for _ in range(5):
+        changed = zero > zero
+        for i in range(n):
+            value, l = lanes.load(x, 8 * i), lanes.load(levels, 8 * i)
+            w = value * value
+            wx = w * value
+            lx = sum_lx - wx * l
+            l2 = sum_l2 - w * l * l
+            new = level(value * l2 / lx, -n_max, n_max - 1)
+            new_lx, new_l2 = lx + wx * new, l2 + w * new * new
+            moved = (lx > zero) & (new != l) & (new_l2 > zero)
+            moved = moved & (new_lx * new_lx * sum_l2 > sum_lx * sum_lx * new_l2)
+            lanes.store(levels, 8 * i, lanes.select(moved, new, l))
+            sum_lx = lanes.select(moved, new_lx, sum_lx)
+            sum_l2 = lanes.select(moved, new_l2, sum_l2)
+            changed = changed | moved
+        if not lanes.any_lane(changed):
+            break
+    scale = lanes.select(sum_l2 > zero, sum_lx / sum_l2, zero)
+    return lanes.select(empty, zero, scale), empty
+
+
+# Positive scale: x = scale * level, levels 0 to n_max; for scales of scales.
+
+
+@compiled
+def _byte(value):
+    """What is left of a whole number in an unsigned byte, as lanes of float32."""
+    return lanes.to_f32(lanes.truncate(value) & lanes.splat_i(np.int32(255)))
+
+
+@compiled
+def _positive_level(value, n_max):
+    return lanes.to_f32(lanes.minimum(lanes.splat_i(np.int32(n_max)), nearest(value)))
+
+
+@compiled
+def _positive_error(x, w, n, n_max, inverse, as_byte):
+    """Weighted sum of squared differences with the levels that `inverse` gives."""
+    result = lanes.splat(np.float32(0))
+    scale = lanes.splat(np.float32(1)) / inverse
+    for i in range(n):
+        value = lanes.load(x, 8 * i)
+        l = _positive_level(inverse * value, n_max)
+        diff = value - scale * (_byte(l) if as_byte else l)
+        result = result + lanes.load(w, 8 * i) * diff * diff
+    return result
+
+
+@compiled
+def _refine_positive(x, w, n, n_max, levels, sum_lx, sum_l2, full):
+    """Move one level at a time, in the groups of the mask `full`, while that helps. Returns the new sums."""
+    zero = lanes.splat(np.float32(0))
+    for _ in range(5):
+        changed = zero > zero
+        for i in range(n):
+            value, l = lanes.load(x, 8 * i), lanes.load(levels, 8 * i)
+            weight = lanes.load(w, 8 * i)
+            wx = weight * value
+            lx = sum_lx - wx * l
+            l2 = sum_l2 - weight * l * l
+            new = _positive_level(value * l2 / lx, n_max)
+            new_lx, new_l2 = lx + wx * new, l2 + weight * new * new
+            moved = full & (lx > zero) & (l2 > zero) & (new != l)
+            moved = moved & (new_lx * new_lx * sum_l2 > sum_lx * sum_lx * new_l2)
+            lanes.store(levels, 8 * i, lanes.select(moved, _byte(new), l))
+            sum_lx = lanes.select(moved, new_lx, sum_lx)
+            sum_l2 = lanes.select(moved, new_l2, sum_l2)
+            changed = changed | moved
+        if not lanes.any_lane(changed):
+            break
+    return sum_lx, sum_l2
+
+
+@compiled
+def fit_positive(x, w, n, n_max, levels):
+    """Fit 8 groups of n values >= 0 at `x` with weights at `w` (all transposed), levels to `levels`.
+
+    Returns the scale. Nine trial scales, then one level at a time while that helps; a level below 0
+    wraps as its byte does there. What ggml calls make_qp_quants.
+    """
+    zero, top = lanes.splat(np.float32(0)), lanes.splat(np.float32(n_max))
+    high = zero
+    for i in range(n):
+        one = lanes.load(x, 8 * i)
+        high = lanes.select(high > one, high, one)
+    full = high >= lanes.splat(np.float32(1e-15))
+    inverse = top / high
+    best = _positive_error(x, w, n, 0x7FFFFFFF, inverse, True)
+    for k in range(-4, 5):
+        if k == 0:
+            continue
+        tried = np.float32(np.float32(0.1) * np.float32(k) + np.float32(n_max))
+        this = lanes.splat(tried) / high
+        error = _positive_error(x, w, n, n_max, this, False)
+        better = error < best
+        best = lanes.select(better, error, best)
+        inverse = lanes.select(better, this, inverse)
+    sum_lx = sum_l2 = zero
+    for i in range(n):
+        value, weight = lanes.load(x, 8 * i), lanes.load(w, 8 * i)
+        l = _positive_level(inverse * value, n_max)
+        lanes.store(levels, 8 * i, lanes.select(full, _byte(l), zero))
+        sum_lx = sum_lx + weight * value * l
+        sum_l2 = sum_l2 + weight * l * l
+    sum_lx, sum_l2 = _refine_positive(x, w, n, n_max, levels, sum_lx, sum_l2, full)
+    scale = lanes.select(sum_l2 > zero, sum_lx / sum_l2, zero)
+    return lanes.select(full, scale, zero)
+
+
+# Weights of a fit, and levels of one group once its scale is known.
+
+
+@compiled
+def sum_of_squares(x, n):
+    """Sum of the squares of n float32, first to last."""
+    result = np.float32(0)
+    for i in range(n):
+        value = mem.f32(x, i)
+        result += value * value
+    return result
+
+
+@compiled
+def put_weights(x, importance, n, sigma2, w):
+    """Transposed weights: importance * sqrt(sigma2 + x * x)."""
+    spread = lanes.splat(sigma2)
+    for i in range(n):
+        value = lanes.load(x, 8 * i)
+        weight = lanes.load(importance, 8 * i) * lanes.root(spread + value * value)
+        lanes.store(w, 8 * i, weight)
+
+
+@compiled
+def put_searched(x, n, inverse, base, least, most, out):
+    """Bytes of one group (n float32 in a row): the levels of a search, above `least`; inverse 0 gives zeros."""
+    scale, start = lanes.splat(inverse), lanes.splat(base)
+    shift = lanes.splat_i(np.int32(least))
+    for i in range(0, n, 8):
+        l = bounded(scale * (lanes.load(x, i) - start), least, most) - shift
+        if inverse == 0:
+            l = shift - shift
+        lanes.store_bytes(out, i, l)
+
+
+@compiled
+def put_levels(x, n, scale, offset, least, most, out):
+    """Bytes of one group (n float32 in a row): the levels of (x + offset) / scale, above `least`."""
+    divisor, add = lanes.splat(scale), lanes.splat(offset)
+    shift = lanes.splat_i(np.int32(least))
+    for i in range(0, n, 8):
+        l = bounded((lanes.load(x, i) + add) / divisor, least, most) - shift
+        lanes.store_bytes(out, i, l)
