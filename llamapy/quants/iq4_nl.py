@@ -6,7 +6,8 @@ import numpy as np
 
 from llamapy.native import compiled, mem
 from llamapy.quants._grid import Array, Floats
-from llamapy.quants._iq4 import VALUES
+from llamapy.quants._iq4 import LADDER, VALUES, group_scale, pack
+from llamapy.quants._weights import square_sum, weigh
 from llamapy.quants.codec import Codec
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
@@ -24,6 +25,26 @@ def unpack(block, q, s, m, tables):
     mem.put_f32(m, 0, np.float32(0))
 
 
+@compiled
+def encode(src, dst, n_rows, n_per_row, importance, tables):
+    w, n_blocks = mem.local(128), n_per_row // 32
+    for row in range(n_rows):
+        for b in range(n_blocks):
+            x, block = src + 4 * (row * n_per_row + 32 * b), dst + 18 * (row * n_blocks + b)
+            of_block = importance + 128 * b if importance else importance
+            sigma2 = square_sum(x, 32) * np.float32(2 / 32)
+            weigh(x, of_block, 32, sigma2, np.float32(0), w)
+            scale = group_scale(x, w, mem.i64(tables, 1))
+            mem.put_f16(block, 0, scale)
+            pack(
+                x,
+                np.float32(1) / scale if scale != 0 else np.float32(0),
+                mem.i64(tables, 1),
+                block + 2,
+            )
+    return 0
+
+
 class IQ4_NL(
     Codec,
     name="iq4_nl",
@@ -35,6 +56,7 @@ class IQ4_NL(
     dot_with="q8_0",
 ):
     unpack = unpack
+    encode = encode
 
     @staticmethod
     def dequantize(blocks: Array) -> Floats:
@@ -43,4 +65,4 @@ class IQ4_NL(
 
     @staticmethod
     def tables() -> tuple[Array, ...]:
-        return (VALUES,)
+        return VALUES, LADDER

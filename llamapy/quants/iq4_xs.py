@@ -6,7 +6,8 @@ import numpy as np
 
 from llamapy.native import compiled, mem
 from llamapy.quants._grid import Array, Floats
-from llamapy.quants._iq4 import VALUES
+from llamapy.quants._iq4 import LADDER, VALUES, group_scale, pack
+from llamapy.quants._weights import nearest_int, square_sum, weigh
 from llamapy.quants.codec import Codec
 
 # The scales, 32 too large, in two parts: four low bits each, then two high bits each.
@@ -28,6 +29,52 @@ def unpack(block, q, s, m, tables):
         mem.put_f32(m, group, np.float32(0))
 
 
+@compiled
+def group_scales(x, importance, ladder, scales):
+    """Write the scales of a block's groups; return the one of the largest size."""
+    w, size, widest = mem.local(128), np.float32(0), np.float32(0)
+    sigma2 = square_sum(x, 256) * np.float32(2 / 256)
+    for group in range(8):
+        of_group = importance + 128 * group if importance else importance
+        weigh(x + 128 * group, of_group, 32, sigma2, np.float32(0), w)
+        scale = group_scale(x + 128 * group, w, ladder)
+        mem.put_f32(scales, group, scale)
+        if abs(scale) > size:
+            size, widest = abs(scale), scale
+    return widest
+
+
+@compiled
+def encode_block(x, importance, ladder, block):
+    scales = mem.local(32)
+    d = -group_scales(x, importance, ladder, scales) / np.float32(32)
+    inverse = np.float32(1) / d if d != 0 else np.float32(0)
+    mem.put_f16(block, 0, d)
+    high = np.int32(0)
+    for group in range(8):
+        scale = min(max(nearest_int(inverse * mem.f32(scales, group)), -32), 31)
+        of_group = d * np.float32(scale)
+        of_group = np.float32(1) / of_group if of_group != 0 else np.float32(0)
+        pack(x + 128 * group, of_group, ladder, block + 8 + 16 * group)
+        low = (scale + 32) & 15
+        if group & 1:
+            low = mem.u8(block + 4, group >> 1) | low << 4
+        mem.put_u8(block + 4, group >> 1, low)
+        high |= (scale + 32) >> 4 << 2 * group
+    mem.put_u16(block + 2, 0, high)
+
+
+@compiled
+def encode(src, dst, n_rows, n_per_row, importance, tables):
+    n_blocks = n_per_row // 256
+    for row in range(n_rows):
+        for b in range(n_blocks):
+            of_block = importance + 1024 * b if importance else importance
+            at = row * n_blocks + b
+            encode_block(src + 1024 * at, of_block, mem.i64(tables, 1), dst + 136 * at)
+    return 0
+
+
 class IQ4_XS(
     Codec,
     name="iq4_xs",
@@ -39,6 +86,7 @@ class IQ4_XS(
     dot_with="q8_K",
 ):
     unpack = unpack
+    encode = encode
 
     @staticmethod
     def dequantize(blocks: Array) -> Floats:
@@ -52,4 +100,4 @@ class IQ4_XS(
 
     @staticmethod
     def tables() -> tuple[Array, ...]:
-        return (VALUES,)
+        return VALUES, LADDER
