@@ -71,6 +71,10 @@ class TemplateError(LlamapyError):
     """A chat template fails, takes too long or reaches for what it may not touch."""
 
 
+class BatchError(LlamapyError):
+    """A batch does not fit the context: ids, positions or sequences that cannot be."""
+
+
 class ContextFullError(LlamapyError):
     """The context has no room for what was asked; the message gives both numbers."""
 

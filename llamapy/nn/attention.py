@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from llamapy.graph import Tensor
+from llamapy.graph import Builder, Tensor
 from llamapy.nn.cache import Layer
 from llamapy.nn.head import capped
 from llamapy.nn.linear import finish, linear
@@ -116,8 +116,8 @@ def attend(
     if layer.v_in_k.
     """
     k_turn, v_turn = g.cache.turns(g, layer)
-    q, k = _turned(g, q, k_turn), _turned(g, k, k_turn)
-    v = None if v is None else _turned(g, v, v_turn)
+    q, k = pieces_by(g, q, k_turn), pieces_by(g, k, k_turn)
+    v = None if v is None else pieces_by(g, v, v_turn)
     g.expand(q)
     keys, values = g.cache.store(g, layer, k, v)
     if values is None:
@@ -133,7 +133,7 @@ def attend(
     else:
         y = _spelled_out(g, q, keys, values, mask, sinks, (scale, softcap, layer.max_bias))
     if v_turn is not None and v is not None:
-        y = _turned(g, y, v_turn)
+        y = pieces_by(g, y, v_turn)
     return g.reshape(y, [n_rows, g.n_tokens])
 
 
@@ -158,11 +158,13 @@ def _spelled_out(
     return g.cont(g.permute(g.mul_mat(columns, weights), (0, 2, 1, 3)))
 
 
-def _turned(g: Step, x: Tensor, matrix: Tensor | None) -> Tensor:
-    """Each piece of matrix.ne[0] values of x's rows, turned by the matrix."""
+def pieces_by(g: Builder, x: Tensor, matrix: Tensor | None) -> Tensor:
+    """x with each piece of matrix.ne[0] values of its rows multiplied by the matrix; x itself
+    without one."""
     if matrix is None:
         return x
     if not x.contiguous:
         x = g.cont(x)
     pieces = g.reshape(x, [matrix.ne[0], x.n_elements // matrix.ne[0]])
-    return g.reshape(g.mul_mat(matrix, pieces), x.ne)
+    product: Tensor = g.reshape(g.mul_mat(matrix, pieces), x.ne)
+    return product

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import log
 from typing import TYPE_CHECKING
 
-from llamapy.graph import Tensor
+from llamapy.graph import Builder, Tensor
 
 if TYPE_CHECKING:
     from llamapy.nn.params import Params
@@ -30,7 +30,7 @@ class Rope:
     beta_slow: float = 1.0
     factors: Tensor | None = None
 
-    def turn(self, g: Step, x: Tensor, positions: Tensor) -> Tensor:
+    def turn(self, g: Builder, x: Tensor, positions: Tensor) -> Tensor:
         """x [head, n_head, n_tokens] turned by its tokens' positions."""
         turned: Tensor = g.rope(
             x,

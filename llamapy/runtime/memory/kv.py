@@ -1,0 +1,237 @@
+"""One attention cache: the keys and values of some layers, a row a cell, all layers sharing the
+bookkeeping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llamapy.backend.backend import Backend
+from llamapy.core.errors import QuantError
+from llamapy.graph import Builder, Tensor
+from llamapy.nn.attention import pieces_by
+from llamapy.nn.cache import Cache, Layer
+from llamapy.nn.step import Step
+from llamapy.quants import codec
+from llamapy.quants.codec import Codec
+from llamapy.runtime.memory.cells import Cells, Ids
+from llamapy.runtime.memory.memory import Array, Memory, mask
+
+if TYPE_CHECKING:
+    from llamapy.runtime.batch import Tokens
+
+STEP = 256  # the visible length grows in such steps, so that graphs can be used again
+SQUARE = 64  # the size of the matrix that turns values, and the least that turns keys
+
+Placing = Callable[[int], Backend]
+
+
+def padded(n: int) -> int:
+    return -(-n // STEP) * STEP
+
+
+class KV(Memory):
+    """Cells and their tensors. Itself a whole memory for models whose layers all see alike.
+
+    layers   the layers that it serves; all with the same window, direction and ALiBi
+    n_cells  cells that may be used
+    kinds    types of K and V
+    place    the backend that computes a layer: its keys and values lie there
+    name     prefix of the input names
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        *,
+        n_cells: int,
+        n_seq_max: int,
+        kinds: tuple[str, str],
+        place: Placing,
+        name: str = "kv",
+    ) -> None:
+        self.layers, self.n_seq_max, self.name = list(layers), n_seq_max, name
+        self.window = layers[0].window
+        self.kinds = codec.get(kinds[0]), codec.get(kinds[1])
+        self.cells = Cells(padded(n_cells), n_seq_max, n_cells)
+        self._check()
+        self.k: dict[int, Tensor] = {}
+        self.v: dict[int, Tensor] = {}
+        self.backends = {layer.index: place(layer.index) for layer in layers}
+        self.k_turn, self.v_turn = self._turns()
+        self.n_bytes = self._allocate()
+
+    def _check(self) -> None:
+        """QuantError if a head does not divide into the blocks of the types."""
+        for layer in self.layers:
+            for kind, size in zip(self.kinds, (layer.n_k, layer.n_v)):
+                if size % kind.n_values:
+                    raise QuantError(
+                        f"heads of {size} values do not divide into {kind.name} blocks of "
+                        f"{kind.n_values}",
+                        hint="choose f16 for the cache",
+                    )
+
+    def _turns(self) -> tuple[Tensor | None, Tensor | None]:
+        """Hadamard matrices that spread outliers over a piece of a head before it is quantized: for
+        keys of the largest power of two that divides all heads, for values of 64 (as llama.cpp
+        chooses them)."""
+        k_kind, v_kind = self.kinds
+        n_k = np.gcd.reduce([layer.n_k for layer in self.layers])
+        n_v = np.gcd.reduce([layer.n_v for layer in self.layers])
+        size = int(n_k & -n_k)
+        k = hadamard(size) if k_kind.n_values > 1 and size >= SQUARE else None
+        v = hadamard(SQUARE) if v_kind.n_values > 1 and n_v % SQUARE == 0 else None
+        return k, v
+
+    def _allocate(self) -> int:
+        """Tensors for every layer, and one buffer a backend to hold them; its bytes."""
+        by_backend: dict[int, tuple[Backend, list[Tensor]]] = {}
+        for layer in self.layers:
+            backend = self.backends[layer.index]
+            mine = by_backend.setdefault(id(backend), (backend, []))[1]
+            self.k[layer.index] = self._tensor("k", layer, layer.n_k, self.kinds[0])
+            mine.append(self.k[layer.index])
+            if not layer.v_in_k:
+                self.v[layer.index] = self._tensor("v", layer, layer.n_v, self.kinds[1])
+                mine.append(self.v[layer.index])
+        first = next(iter(by_backend.values()))
+        first[1].extend(t for t in (self.k_turn, self.v_turn) if t is not None)
+        total = 0
+        for backend, tensors in by_backend.values():
+            total += lay_out(backend, tensors)
+        for turn in (self.k_turn, self.v_turn):
+            if turn is not None:
+                first[0].set_tensor(turn, _hadamard_values(turn.ne[0]))
+        return total
+
+    def _tensor(self, what: str, layer: Layer, size: int, kind: type[Codec]) -> Tensor:
+        ne = [size * layer.n_head_kv, self.cells.n]
+        return Tensor(kind, ne, name=f"{self.name}.{what}.{layer.index}")
+
+    def caches(self) -> Iterator[KV]:
+        yield self
+
+    def plan(self, parts: Sequence[Tokens]) -> list[Any] | None:
+        saved, slots = self.cells.save(), []
+        try:
+            for part in parts:
+                ids = self.cells.find(len(part), self.window)
+                if ids is None:
+                    return None
+                self.cells.put(ids, part.pos, part.seqs)
+                slots.append((ids,))
+            return slots
+        finally:
+            self.cells.restore(saved)
+
+    def put(self, part: Tokens, slot: tuple[Ids, ...]) -> None:
+        self.cells.put(slot[0], part.pos, part.seqs)
+
+    def sizes(self) -> tuple[int, ...]:
+        return (min(self.cells.n, max(STEP, padded(self.cells.end))),)
+
+    def worst(self) -> tuple[int, ...]:
+        return (self.cells.n,)
+
+    def view(self, sizes: tuple[int, ...]) -> Cache:
+        return View(self, sizes[0])
+
+    def values(
+        self, part: Tokens, slot: tuple[Ids, ...], sizes: tuple[int, ...]
+    ) -> dict[str, Array]:
+        n_kv = sizes[0]
+        seen = mask(self.layers[0], part, self.cells.pos[:n_kv], self.cells.seqs[:n_kv])
+        return {f"{self.name}.ids": slot[0], f"{self.name}.mask": seen}
+
+    def turn_keys(self, g: Builder, n: int) -> None:
+        """Record the turning of n cells' keys (input `ids`) by the change of their positions (input
+        `deltas`)."""
+        ids = g.input(f"{self.name}.turn_ids", "i32", [n])
+        deltas = g.input(f"{self.name}.turn_deltas", "i32", [n])
+        for layer in self.layers:
+            if layer.rope is None:
+                continue
+            rows = g.get_rows(self.k[layer.index], ids)  # float32, whatever the type
+            heads = g.reshape(rows, [layer.n_k, layer.n_head_kv, n])
+            heads = pieces_by(g, heads, self.k_turn)
+            size, at = layer.n_k - layer.rope_offset, layer.rope_offset * heads.nb[0]
+            back = g.view(heads, (size, layer.n_head_kv, n), heads.nb, at) if at else heads
+            turned = layer.rope.by_delta().turn(g, back, deltas)
+            if at:
+                front = g.view(heads, (layer.rope_offset, layer.n_head_kv, n), heads.nb, 0)
+                turned = g.concat(front, turned, 0)
+            turned = g.reshape(pieces_by(g, turned, self.k_turn), rows.ne)
+            g.expand(g.set_rows(self.k[layer.index], turned, ids))
+
+
+class View:
+    """The first n_kv cells of a KV, for building a graph."""
+
+    def __init__(self, kv: KV, n_kv: int) -> None:
+        self.kv, self.n_kv = kv, n_kv
+
+    def store(
+        self, g: Step, layer: Layer, k: Tensor, v: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        ids = g.input(f"{self.kv.name}.ids", "i64", [g.n_tokens])
+        keys = g.expand(g.set_rows(self.kv.k[layer.index], rows_of(g, k), ids))
+        if v is None:
+            return self._heads(g, keys, layer.n_k, layer.n_head_kv), None
+        values = g.expand(g.set_rows(self.kv.v[layer.index], rows_of(g, v), ids))
+        return (
+            self._heads(g, keys, layer.n_k, layer.n_head_kv),
+            self._heads(g, values, layer.n_v, layer.n_head_kv),
+        )
+
+    def _heads(self, g: Step, stored: Tensor, size: int, n_head: int) -> Tensor:
+        nb = (stored.nb[0], stored.kind.row_bytes(size), stored.nb[1])
+        heads: Tensor = g.view(stored, (size, n_head, self.n_kv), nb, 0)
+        return heads
+
+    def mask(self, g: Step, layer: Layer) -> Tensor:
+        return g.input(f"{self.kv.name}.mask", "f16", [self.n_kv, g.n_tokens])
+
+    def turns(self, g: Step, layer: Layer) -> tuple[Tensor | None, Tensor | None]:
+        return self.kv.k_turn, self.kv.v_turn
+
+
+def rows_of(g: Builder, x: Tensor) -> Tensor:
+    """x [size, heads, n_tokens] as rows [size * heads, n_tokens], without a copy where the heads
+    lie side by side."""
+    ne = (x.ne[0] * x.ne[1], x.ne[2])
+    if x.contiguous:
+        rows: Tensor = g.reshape(x, ne)
+    elif x.nb[1] == x.ne[0] * x.nb[0]:
+        rows = g.view(x, ne, (x.nb[0], x.nb[2]), 0)
+    else:
+        rows = g.reshape(g.cont(x), ne)
+    return rows
+
+
+def hadamard(n: int) -> Tensor:
+    """An n x n leaf for the normalised Hadamard matrix (symmetric, its own inverse)."""
+    return Tensor("f32", [n, n], name=f"hadamard{n}")
+
+
+def _hadamard_values(n: int) -> Array:
+    """Sylvester's construction, each row of length 1: float32 [n, n]."""
+    matrix = np.ones((1, 1))
+    while len(matrix) < n:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return np.asarray(matrix / np.sqrt(n), np.float32)
+
+
+def lay_out(backend: Backend, tensors: Sequence[Tensor]) -> int:
+    """Give the tensors places in one new buffer of the backend; its bytes."""
+    step = backend.buffer_type.alignment
+    offsets, total = [], 0
+    for tensor in tensors:
+        offsets.append(total)
+        total += -(-tensor.n_bytes // step) * step
+    buffer = backend.allocate(total)
+    for tensor, offset in zip(tensors, offsets):
+        buffer.place(tensor, offset)
+    return total
