@@ -14,7 +14,7 @@ from numba.core.datamodel import models
 from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, register_model
 
-from llamapy.native.memory import F32, I1, I8, I32, I64, pointer
+from llamapy.native.memory import F32, I1, I8, I16, I32, I64, pointer
 
 N = 8
 
@@ -86,6 +86,8 @@ for _op, _sign in [
 ]:
     _operator(_op, mask8, f32x8, _method("fcmp_ordered", _sign))
     _operator(_op, mask8, i32x8, _method("icmp_signed", _sign))
+
+
 @infer_global(operator.neg)
 class _Negation(ConcreteTemplate):
     cases = [signature(f32x8, f32x8)]
@@ -222,3 +224,38 @@ def select(typingctx, mask, yes, no):
         return builder.select(*args)
 
     return yes(mask, yes, no), codegen
+
+
+@_operation("load_halves", i32x8, types.int64, types.int64)
+def load_halves(b, base, index):
+    """The 8 unsigned 16-bit numbers from number `index` on."""
+    kind = ir.VectorType(I16, N)
+    at = b.bitcast(pointer(b, base, index, I16, 2), kind.as_pointer())
+    return b.zext(b.load(at, align=1, typ=kind), i32x8.ir)
+
+
+@_operation("mask_bits", types.uint8, mask8)
+def mask_bits(b, mask):
+    """Bit k is lane k."""
+    return b.bitcast(mask, I8)
+
+
+@_operation("first_lane", types.int64, mask8)
+def first_lane(b, mask):
+    """The lowest lane that is set; 8 if none is."""
+    wide = b.zext(b.bitcast(mask, I8), I64)
+    kind = ir.FunctionType(I64, [I64, I1])
+    zeros = cgutils.get_or_insert_function(b.module, kind, "llvm.cttz.i64")
+    return b.call(zeros, [b.or_(wide, ir.Constant(I64, 1 << N)), ir.Constant(I1, 1)])
+
+
+@_operation("least", types.uint32, i32x8)
+def least(b, value):
+    """The least lane, as unsigned numbers."""
+    return _call(b, "llvm.vector.reduce.umin.v8i32", I32, value)
+
+
+@_operation("greatest", types.int32, i32x8)
+def greatest(b, value):
+    """The greatest lane, as signed numbers."""
+    return _call(b, "llvm.vector.reduce.smax.v8i32", I32, value)

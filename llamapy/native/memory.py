@@ -85,7 +85,9 @@ put_f16 = _storer("put_f16", F16, 2, types.float32, _to_half)
 
 def _caster(name, source, target, argument, result):
     def typer(typingctx, value):
-        return result(argument), lambda context, builder, sig, args: builder.bitcast(args[0], target)
+        return result(argument), lambda context, builder, sig, args: builder.bitcast(
+            args[0], target
+        )
 
     typer.__name__ = typer.__qualname__ = name
     return intrinsic(typer)

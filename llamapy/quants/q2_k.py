@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import compiled, mem
+from llamapy.native import compiled, lanes, mem
+from llamapy.quants import search
 from llamapy.quants.codec import Codec
 
 BLOCK = np.dtype([("scales", "u1", 16), ("qs", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])
@@ -30,6 +31,94 @@ def unpack(block, q, s, m, tables):
         mem.put_f32(m, j, dmin * np.float32(scale >> 4))
 
 
+@compiled
+def encode(src, dst, n_rows, n_per_row, importance, tables):
+    """Fit each group, then quantize the fits, then the weights under these."""
+    levels, found, n_blocks = mem.local(256), mem.local(256), n_per_row // 256
+    for i in range(n_rows * n_blocks):
+        x, block = src + 1024 * i, dst + 84 * i
+        if importance:
+            fit_weighted(x, importance + 1024 * (i % n_blocks), found, block)
+        else:
+            fit(x, found, block)
+        put_all_levels(x, found, block, levels)
+        pack_two_bits(levels, block + 16)
+
+
+@compiled
+def fit(x, found, block):
+    """Without importances: the fit of each group to `found` (four lists of 16), the scales to the block."""
+    xt, wt = mem.local(512), mem.local(512)
+    for half in range(2):
+        search.columns(x + 512 * half, 16, 16, xt)
+        for i in range(16):
+            lanes.store(wt, 8 * i, lanes.absolute(lanes.load(xt, 8 * i)))
+        first, step, out = np.float32(-0.5), np.float32(0.1), found + 32 * half
+        search.put_scale_min(xt, wt, 16, 3, first, step, 15, True, out, 16)
+    for k in range(2):  # the scales, the minimums
+        most = np.float32(0)
+        for j in range(16):
+            one = mem.f32(found, 16 * k + j)
+            most = one if one > most else most
+        inverse = np.float32(15) / most if most > 0 else np.float32(0)
+        for j in range(0, 16, 8):
+            small = search.nearest(lanes.splat(inverse) * lanes.load(found, 16 * k + j))
+            if k == 1:
+                small = lanes.load_bytes(block, j) | (small << lanes.splat_i(np.int32(4)))
+            lanes.store_bytes(block, j, small)
+        mem.put_f16(block + 80, k, most / np.float32(15))
+
+
+@compiled
+def fit_weighted(x, importance, found, block):
+    """As `fit`, with importances."""
+    xt, wt, sums, fitted = mem.local(512), mem.local(512), mem.local(64), mem.local(512)
+    sigma2 = search.sum_of_squares(x, 256) / np.float32(256)
+    for half in range(2):
+        search.columns(x + 512 * half, 16, 16, xt)
+        search.columns(importance + 512 * half, 16, 16, wt)
+        search.put_weights(xt, wt, 16, sigma2, wt)
+        lanes.store(sums, 8 * half, search.total(wt, 16))
+        first, step, out = np.float32(-0.9), np.float32(0.05), found + 32 * half
+        search.put_scale_min(xt, wt, 16, 3, first, step, 36, False, out, 16)
+    for i in range(16):  # a group of 16 in each lane now: lane 0 the scales, lane 1 the minimums
+        lanes.store(wt, 8 * i, lanes.splat(mem.f32(sums, i)))
+        lanes.store(xt, 8 * i, lanes.splat(np.float32(0)))
+        mem.put_f32(xt, 8 * i, mem.f32(found, i))
+        mem.put_f32(xt, 8 * i + 1, mem.f32(found, 16 + i))
+    scale = search.fit_positive(xt, wt, 16, 15, fitted)
+    for i in range(16):
+        low, high = np.int64(mem.f32(fitted, 8 * i)), np.int64(mem.f32(fitted, 8 * i + 1))
+        mem.put_u8(block, i, low | (high << 4))
+    mem.put_f16(block + 80, 0, lanes.lane(scale, 0))
+    mem.put_f16(block + 80, 1, lanes.lane(scale, 1))
+
+
+@compiled
+def put_all_levels(x, found, block, levels):
+    """Levels of 256 weights under the scales of the block; where a scale is 0, those of the search."""
+    for j in range(16):
+        small, out = mem.u8(block, j), levels + 16 * j
+        d = mem.f16(block + 80, 0) * np.float32(small & 15)
+        if d != 0:
+            dm = mem.f16(block + 80, 1) * np.float32(small >> 4)
+            search.put_levels(x + 64 * j, 16, d, dm, 0, 3, out)
+        else:
+            inverse, base = mem.f32(found, 32 + j), mem.f32(found, 48 + j)
+            search.put_searched(x + 64 * j, 16, inverse, base, 0, 3, out)
+
+
+@compiled
+def pack_two_bits(levels, out):
+    """256 bytes, their two low bits each to 64 bytes: the reverse of `two_bits`."""
+    for j in range(0, 64, 8):
+        at, packed = 128 * (j // 32) + j % 32, lanes.splat_i(np.int32(0))
+        for k in range(4):
+            two = lanes.load_bytes(levels, at + 32 * k) & lanes.splat_i(np.int32(3))
+            packed = packed | (two << lanes.splat_i(np.int32(2 * k)))
+        lanes.store_bytes(out, j, packed)
+
+
 class Q2_K(
     Codec,
     name="q2_K",
@@ -42,6 +131,7 @@ class Q2_K(
     dot_with="q8_K",
 ):
     unpack = unpack
+    encode = encode
 
     @staticmethod
     def dequantize(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:

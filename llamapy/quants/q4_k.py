@@ -77,7 +77,7 @@ def fit(x, n_max, first, n_steps, block, levels):
     average = lanes.root(square / lanes.splat(np.float32(32)))
     for i in range(32):
         lanes.store(wt, 8 * i, average + lanes.absolute(lanes.load(xt, 8 * i)))
-    search.put_scale_min(xt, wt, 32, n_max, first, np.float32(0.1), n_steps, False, found)
+    search.put_scale_min(xt, wt, 32, n_max, first, np.float32(0.1), n_steps, False, found, 8)
     for k in range(2):  # the scales, the minimums
         most = np.float32(0)
         for j in range(8):
@@ -101,8 +101,8 @@ def fit_weighted(x, importance, n_max, limit, block, levels):
     sigma2 = np.float32(2) * search.sum_of_squares(x, 256) / np.float32(256)
     search.put_weights(xt, wt, 32, sigma2, wt)
     sums = search.total(wt, 32)
-    steps = (np.float32(-0.9), np.float32(0.05), 36)
-    search.put_scale_min(xt, wt, 32, n_max, steps[0], steps[1], steps[2], False, found)
+    first, step = np.float32(-0.9), np.float32(0.05)
+    search.put_scale_min(xt, wt, 32, n_max, first, step, 36, False, found, 8)
     for i in range(8):  # groups of eight now: lane 0 the scales, lane 1 the minimums
         lanes.store(wt, 8 * i, lanes.splat(lanes.lane(sums, i)))
         lanes.store(xt, 8 * i, lanes.splat(np.float32(0)))

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import compiled, mem
+from llamapy.native import compiled, lanes, mem
+from llamapy.quants import search
 from llamapy.quants.codec import Codec
 
 BLOCK = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
@@ -33,6 +34,68 @@ def unpack(block, q, s, m, tables):
         mem.put_f32(m, j, np.float32(0))
 
 
+@compiled
+def encode(src, dst, n_rows, n_per_row, importance, tables):
+    """Fit each group, then quantize the scales, then the weights under these."""
+    levels, scales, n_blocks = mem.local(256), mem.local(64), n_per_row // 256
+    for i in range(n_rows * n_blocks):
+        x, block = src + 1024 * i, dst + 210 * i
+        weights = importance + 1024 * (i % n_blocks) if importance else 0
+        fit(x, weights, scales, levels)
+        most = search.largest(scales, 16)
+        if abs(most) < np.float32(1e-15):
+            for j in range(210):
+                mem.put_u8(block, j, 0)
+            continue
+        inverse = np.float32(-128) / most
+        mem.put_f16(block + 208, 0, np.float32(1) / inverse)
+        for j in range(0, 16, 8):
+            small = search.nearest(lanes.splat(inverse) * lanes.load(scales, j))
+            lanes.store_bytes(block + 192, j, lanes.minimum(small, lanes.splat_i(np.int32(127))))
+        for j in range(16):
+            d = mem.f16(block + 208, 0) * np.float32(mem.i8(block + 192, j))
+            if d != 0:
+                search.put_levels(x + 64 * j, 16, d, np.float32(0), -32, 31, levels + 16 * j)
+        pack(levels, block)
+
+
+@compiled
+def fit(x, importance, scales, levels):
+    """Scales of the groups, and the levels of the search (0 to 63, as bytes)."""
+    xt, wt = mem.local(512), mem.local(512)
+    for half in range(2):
+        search.columns(x + 512 * half, 16, 16, xt)
+        if importance:
+            search.columns(importance + 512 * half, 16, 16, wt)
+        else:
+            for i in range(16):
+                value = lanes.load(xt, 8 * i)
+                lanes.store(wt, 8 * i, value * value)
+        scale, inverse = search.fit_scale(xt, wt, 16, 32)
+        lanes.store(scales, 8 * half, scale)
+        for k in range(8):
+            at, inv = 8 * half + k, lanes.lane(inverse, k)
+            out = levels + 16 * at
+            search.put_searched(x + 64 * at, 16, inv, np.float32(0), -32, 31, out)
+
+
+@compiled
+def pack(levels, block):
+    """256 bytes of 0 to 63 to the half bytes `ql` and the two upper bits `qh`."""
+    four, low = lanes.splat_i(np.int32(4)), lanes.splat_i(np.int32(15))
+    for half in range(2):
+        for l in range(0, 32, 8):
+            top = lanes.splat_i(np.int32(0))
+            for k in range(4):
+                one = lanes.load_bytes(levels, 128 * half + 32 * k + l) >> four
+                top = top | (one << lanes.splat_i(np.int32(2 * k)))
+            lanes.store_bytes(block + 128 + 32 * half, l, top)
+        for l in range(0, 64, 8):
+            first = lanes.load_bytes(levels, 128 * half + l) & low
+            second = lanes.load_bytes(levels, 128 * half + 64 + l) & low
+            lanes.store_bytes(block + 64 * half, l, first | (second << four))
+
+
 class Q6_K(
     Codec,
     name="q6_K",
@@ -44,6 +107,7 @@ class Q6_K(
     dot_with="q8_K",
 ):
     unpack = unpack
+    encode = encode
 
     @staticmethod
     def dequantize(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -135,13 +135,13 @@ def fit_scale_min(x, w, n, n_max, first, step, n_steps, absolute):
 
 
 @compiled
-def put_scale_min(x, w, n, n_max, first, step, n_steps, absolute, out):
-    """`fit_scale_min` to memory: eight scales, minus eight minimums, eight inverses, eight bases."""
+def put_scale_min(x, w, n, n_max, first, step, n_steps, absolute, out, stride):
+    """`fit_scale_min` to memory: four lists (scale, minus minimum, inverse, base), `stride` numbers apart."""
     scale, minimum, inverse, base = fit_scale_min(x, w, n, n_max, first, step, n_steps, absolute)
     lanes.store(out, 0, scale)
-    lanes.store(out, 8, minimum)
-    lanes.store(out, 16, inverse)
-    lanes.store(out, 24, base)
+    lanes.store(out, stride, minimum)
+    lanes.store(out, 2 * stride, inverse)
+    lanes.store(out, 3 * stride, base)
 
 
 # Scale alone: x = scale * level, levels -n_max to n_max - 1.
@@ -175,9 +175,8 @@ def _products(x, w, n, n_max, inverse):
 def fit_scale(x, w, n, n_max):
     """Fit 8 groups of n values at `x` with weights at `w` (both transposed) by 19 trial scales.
 
-    Returns lanes: scale, the inverse that gives the levels: level(x * inverse, -n_max, n_max - 1),
-    and the mask of groups that are all but zero: scale 0, no levels.
-    What ggml calls make_qx_quants with rmse_type 1.
+    Returns lanes: scale, and the inverse that gives the levels: level(x * inverse, -n_max, n_max - 1);
+    both are 0 for a group that is all but zero. What ggml calls make_qx_quants with rmse_type 1.
     """
     zero, tiny = lanes.splat(np.float32(0)), lanes.splat(np.float32(1e-15))
     value, size = _largest(x, n)
@@ -196,15 +195,15 @@ def fit_scale(x, w, n, n_max):
         scale = lanes.select(better, sum_lx / sum_l2, scale)
         best = lanes.select(better, scale * sum_lx, best)
         best_inverse = lanes.select(better, inverse, best_inverse)
-    return lanes.select(empty, zero, scale), best_inverse, empty
+    return lanes.select(empty, zero, scale), lanes.select(empty, zero, best_inverse)
 
 
 @compiled
 def refine_scale(x, n, n_max, levels):
     """Fit 8 groups of n values at `x`, weighted by their squares, moving one level at a time while that helps.
 
-    Writes the levels (-n_max to n_max - 1) to `levels`, transposed as x; returns lanes: scale, and the mask of groups
-    that are all but zero (scale 0). What ggml calls make_q3_quants.
+    Writes the levels, raised to 0 ... 2 n_max - 1, to `levels`, transposed as x, and returns the scale.
+    A group that is all but zero has scale 0 and levels 0. What ggml calls make_q3_quants.
     """
     zero, tiny = lanes.splat(np.float32(0)), lanes.splat(np.float32(1e-15))
     value, size = _largest(x, n)
@@ -236,8 +235,11 @@ def refine_scale(x, n, n_max, levels):
             changed = changed | moved
         if not lanes.any_lane(changed):
             break
+    for i in range(n):
+        raised = lanes.load(levels, 8 * i) + lanes.splat(np.float32(n_max))
+        lanes.store(levels, 8 * i, lanes.select(empty, zero, raised))
     scale = lanes.select(sum_l2 > zero, sum_lx / sum_l2, zero)
-    return lanes.select(empty, zero, scale), empty
+    return lanes.select(empty, zero, scale)
 
 
 # Positive scale: x = scale * level, levels 0 to n_max; for scales of scales.
@@ -339,6 +341,17 @@ def sum_of_squares(x, n):
         value = mem.f32(x, i)
         result += value * value
     return result
+
+
+@compiled
+def largest(x, n):
+    """The one of n float32 with the largest size, the first of equals; +0 if all are zero."""
+    size = value = np.float32(0)
+    for i in range(n):
+        one = mem.f32(x, i)
+        if abs(one) > size:
+            size, value = abs(one), one
+    return value
 
 
 @compiled
