@@ -94,6 +94,14 @@ def exp_f32(values: F32) -> F32:
     return np.exp(values.astype(np.float64)).astype(np.float32)
 
 
+def log_f32(values: F32) -> F32:
+    """ln in single precision, as the C library's logf rounds it (for up to `SMALL` values)."""
+    with np.errstate(divide="ignore"):  # ln 0 is -inf
+        if len(values) > SMALL:
+            return np.log(values)
+        return np.log(values.astype(np.float64)).astype(np.float32)
+
+
 def running_sum(values: F32) -> F32:
     """Sums of the first 1, 2, ... values, single precision and in order, as a C loop has them."""
     return np.cumsum(values, dtype=np.float32)

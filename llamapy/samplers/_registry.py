@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from llamapy.core.discover import load, names
@@ -12,11 +13,13 @@ PACKAGE = "llamapy.samplers"
 NOT_A_STEP = ("chain",)
 
 
-def sampler_names() -> list[str]:
+@cache
+def sampler_names() -> tuple[str, ...]:
     """The names of all samplers: the files of this package."""
-    return [name for name in names(PACKAGE) if name not in NOT_A_STEP]
+    return tuple(name for name in names(PACKAGE) if name not in NOT_A_STEP)
 
 
+@cache
 def sampler_class(name: str) -> type[Any]:
     """The `Sampler` that file `name` defines. UsageError if there is no such file."""
     if name not in sampler_names():

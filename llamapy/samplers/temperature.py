@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from llamapy.samplers._candidates import Candidates, running_sum
+from llamapy.samplers._candidates import Candidates, log_f32, running_sum
 from llamapy.samplers._sampler import Sampler, Setup
 
 
@@ -45,8 +45,7 @@ class Temperature(Sampler):
         c.sort()
         probs = c.softmax()
         probs = probs[probs > 0]
-        logs = np.log(probs.astype(np.float64)).astype(np.float32)
-        entropy = -running_sum(probs * logs)[-1] / np.float32(math.log(len(c)))
+        entropy = -running_sum(probs * log_f32(probs))[-1] / np.float32(math.log(len(c)))
         low = max(np.float32(0), self.temp - self.spread)
         return np.float32(low + (self.temp + self.spread - low) * np.power(entropy, self.exponent))
 

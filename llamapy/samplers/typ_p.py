@@ -10,7 +10,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from llamapy.samplers._candidates import F32, Candidates, falling, largest, leading, running_sum
+from llamapy.samplers._candidates import (
+    F32,
+    Candidates,
+    falling,
+    largest,
+    leading,
+    log_f32,
+    running_sum,
+)
 from llamapy.samplers._sampler import Sampler, Setup
 
 
@@ -31,7 +39,7 @@ class TypP(Sampler):
     def apply(self, c: Candidates) -> None:
         probs = c.softmax(largest_first=True)
         entropy = running_sum(_terms(falling(probs)))[-1]
-        nearness = -np.abs(_surprise(probs) - entropy)
+        nearness = -np.abs(-log_f32(probs) - entropy)
         keep = leading(nearness, probs, self.p, side="right")
         if len(keep) < self.min_keep:
             keep = largest(nearness, self.min_keep)
@@ -41,13 +49,7 @@ class TypP(Sampler):
         return f"{self.p:g}"
 
 
-def _surprise(probs: F32) -> F32:
-    """-ln p; infinite where a probability fell to 0."""
-    with np.errstate(divide="ignore"):
-        return -np.log(probs)
-
-
 def _terms(probs: F32) -> F32:
     """-p ln p, whose limit at 0 is 0."""
     positive = probs[probs > 0]
-    return positive * _surprise(positive)
+    return -positive * log_f32(positive)
