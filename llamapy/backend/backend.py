@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,16 +23,20 @@ class BufferType:
 
 
 class Buffer:
-    """A piece of memory of one type: `address`, `n_bytes`, and `owner`, the object that keeps it alive."""
+    """A piece of memory of one type: `address`, `n_bytes`, and `owner`, the object that keeps it
+    alive."""
 
-    def __init__(self, kind: BufferType, owner: np.ndarray[Any, Any], *, weights: bool = False) -> None:
+    def __init__(
+        self, kind: BufferType, owner: np.ndarray[Any, Any], *, weights: bool = False
+    ) -> None:
         self.kind, self.owner, self.weights = kind, owner, weights
         self.address = int(owner.ctypes.data)
         self.n_bytes = int(owner.nbytes)
 
     def place(self, tensor: Tensor, offset: int) -> None:
-        """Give `tensor` the bytes from `offset` on. AssertionError if they do not fit: our own mistake."""
-        assert 0 <= offset and offset + tensor.n_bytes <= self.n_bytes, (tensor, offset, self.n_bytes)
+        """Give `tensor` the bytes from `offset` on. AssertionError if they do not fit: our own
+        mistake."""
+        assert 0 <= offset <= self.n_bytes - tensor.n_bytes, (tensor, offset, self.n_bytes)
         tensor.buffer, tensor.data = self, self.address + offset
 
 
@@ -42,8 +47,18 @@ def aligned(n_bytes: int, alignment: int = 64) -> np.ndarray[Any, np.dtype[np.ui
     return raw[start : start + n_bytes]
 
 
+def host_memory() -> tuple[int, int]:
+    """(free, total) bytes of this machine; (0, 0) where the system does not say."""
+    try:
+        page = os.sysconf("SC_PAGE_SIZE")
+        return page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 0, 0
+
+
 class Program(ABC):
-    """A split compiled by a backend: run as often as wanted, only the contents of its inputs change."""
+    """A split compiled by a backend: run as often as wanted, only the contents of its inputs
+    change."""
 
     @abstractmethod
     def run(self) -> None:
@@ -51,10 +66,13 @@ class Program(ABC):
 
 
 class Backend(ABC):
-    """One place that computes. The optional parts have defaults that do nothing (the CPU leaves them so)."""
+    """One place that computes. The optional parts have defaults that do nothing (the CPU leaves
+    them so)."""
 
     name: str
     buffer_type: BufferType
+    # While this is a list, programs that can time nodes append (node, op, type, seconds) to it.
+    trace: list[tuple[str, str, str, float]] | None = None
 
     @abstractmethod
     def memory(self) -> tuple[int, int]:
@@ -77,12 +95,16 @@ class Backend(ABC):
         return kind == self.buffer_type
 
     def offload_op(self, node: Tensor) -> bool:
-        """Whether it wants this node although the weights lie elsewhere (large batches on an accelerator)."""
+        """Whether it wants this node although the weights lie elsewhere (large batches on an
+        accelerator)."""
         return False
 
     @abstractmethod
     def compile(self, nodes: Sequence[Tensor]) -> Program:
         """Make the nodes (all with memory, in order) into something that runs."""
+
+    def abort(self) -> None:  # noqa: B027
+        """Make the program that runs now end soon: its `run` raises Aborted. From any thread."""
 
     def set_tensor(self, tensor: Tensor, data: np.ndarray[Any, Any]) -> None:
         """Copy contiguous bytes of the right size into `tensor`."""
@@ -96,14 +118,14 @@ class Backend(ABC):
         """Copy between tensors of the same layout."""
         view(target)[...] = view(source)
 
-    def synchronize(self) -> None:
+    def synchronize(self) -> None:  # noqa: B027
         """Wait for all that was started."""
 
     def record_event(self) -> Any:
         """A mark in the stream of work; None where work is synchronous."""
         return None
 
-    def wait_event(self, event: Any) -> None:
+    def wait_event(self, event: Any) -> None:  # noqa: B027
         """Wait for a mark made by another backend."""
 
 
@@ -111,4 +133,6 @@ def view(tensor: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The bytes of a tensor in host memory, as they lie."""
     assert tensor.data is not None and tensor.buffer is not None, tensor
     start = tensor.data - tensor.buffer.address
-    return np.asarray(tensor.buffer.owner.view(np.uint8).reshape(-1)[start : start + tensor.n_bytes])
+    return np.asarray(
+        tensor.buffer.owner.view(np.uint8).reshape(-1)[start : start + tensor.n_bytes]
+    )
