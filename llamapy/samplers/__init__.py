@@ -1,0 +1,1 @@
+"""Samplers: from logits to a token. ONE FILE = ONE SAMPLER; `chain` puts them together."""
