@@ -165,6 +165,29 @@ def _negate(context, builder, sig, args):
     return builder.fneg(args[0])
 
 
+@_operation("load_i", i32x8, types.int64, types.int64)
+def load_i(b, base, index):
+    """The 8 int32 from number `index` on."""
+    at = b.bitcast(pointer(b, base, index, I32, 4), i32x8.ir.as_pointer())
+    return b.load(at, align=1, typ=i32x8.ir)
+
+
+@_operation("store_shorts", types.void, types.int64, types.int64, i32x8)
+def store_shorts(b, base, index, value):
+    """Put the low 16 bits of 8 numbers from 16-bit number `index` on."""
+    kind = ir.VectorType(I16, N)
+    at = b.bitcast(pointer(b, base, index, I16, 2), kind.as_pointer())
+    b.store(b.trunc(value, kind), at, align=1)
+    return ir.Constant(ir.LiteralStructType([]).as_pointer(), None)
+
+
+@_operation("half_bits", i32x8, f32x8)
+def half_bits(b, value):
+    """The bits of the nearest halves (ties to even)."""
+    half = b.bitcast(b.fptrunc(value, ir.VectorType(F16, N)), ir.VectorType(I16, N))
+    return b.zext(half, i32x8.ir)
+
+
 @_operation("absolute", f32x8, f32x8)
 def absolute(b, value):
     return _call(b, "llvm.fabs.v8f32", f32x8.ir, value)
@@ -209,6 +232,33 @@ def truncate(b, value):
 @_operation("any_lane", types.boolean, mask8)
 def any_lane(b, mask):
     return b.icmp_unsigned("!=", b.bitcast(mask, I8), ir.Constant(I8, 0))
+
+
+def _across(sign):
+    def body(b, value):
+        for step in (4, 2, 1):
+            order = ir.Constant(ir.VectorType(I32, N), [i ^ step for i in range(N)])
+            other = b.shuffle_vector(value, value, order)
+            value = b.select(b.fcmp_ordered(sign, value, other), value, other)
+        return b.extract_element(value, ir.Constant(I32, 0))
+
+    return body
+
+
+highest = _operation("highest", types.float32, f32x8)(_across(">"))
+lowest = _operation("lowest", types.float32, f32x8)(_across("<"))
+
+
+@_operation("greater", f32x8, f32x8, f32x8)
+def greater(b, x, y):
+    """Lane by lane `x if x > y else y`."""
+    return b.select(b.fcmp_ordered(">", x, y), x, y)
+
+
+@_operation("lesser", f32x8, f32x8, f32x8)
+def lesser(b, x, y):
+    """Lane by lane `x if x < y else y`."""
+    return b.select(b.fcmp_ordered("<", x, y), x, y)
 
 
 @_operation("lane", types.float32, f32x8, types.int64)
@@ -259,3 +309,9 @@ def least(b, value):
 def greatest(b, value):
     """The greatest lane, as signed numbers."""
     return _call(b, "llvm.vector.reduce.smax.v8i32", I32, value)
+
+
+@_operation("numbers", i32x8)
+def numbers(b):
+    """The lanes' own numbers, 0 to 7."""
+    return ir.Constant(i32x8.ir, list(range(N)))
