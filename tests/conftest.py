@@ -1,19 +1,15 @@
 """Fixtures of all tests: the peer and the real models; a test skips where they cannot be had.
 
-`tools/` is importable here: tests may use the peer's tasks (`from peer_tasks import quantize`).
+`tools/` is on the path (pyproject.toml): tests may import the peer's tasks (peer_tasks.py).
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
 
 if TYPE_CHECKING:
     from peer import Peer

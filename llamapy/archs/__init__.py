@@ -1,0 +1,1 @@
+"""One file, one architecture, named as `general.architecture`: hyperparameters and graph."""

@@ -161,10 +161,13 @@ def progress(description: str, total: float | None = None, unit: str = "") -> It
         console=err,
         transient=True,
     )
-    with bar:
-        task = bar.add_task(description, total=total)
+    task = bar.add_task(description, total=total)
 
-        def tick(done: float, total: float | None = None) -> None:
-            bar.update(task, completed=done, total=total)
+    def tick(done: float, total: float | None = None) -> None:
+        bar.start()  # the first time: work that proves needless shows no bar
+        bar.update(task, completed=done, total=total)
 
+    try:
         yield tick
+    finally:
+        bar.stop()

@@ -105,7 +105,8 @@ def run(arguments: list[str]) -> int:
         command = typer.main.get_command(app)
         with command.make_context("llamapy", arguments) as ctx:
             command.invoke(ctx)
-        sys.stdout.flush()
+        if sys.stdout:  # None when the shell closed it
+            sys.stdout.flush()
     except typer.Exit as end:
         return end.exit_code
     except BrokenPipeError:
@@ -144,9 +145,11 @@ def _misuse(error: Any) -> str:
 
 def _say(message: str) -> None:
     """One line to stderr; control characters in it are shown, not sent."""
+    if sys.stderr is None:  # the shell closed it
+        return
     line = " ".join(message.split())
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
-    with suppress(OSError, ValueError):  # if nobody listens, the exit code still tells
+    with suppress(OSError, ValueError):  # nobody listens: the code still tells
         sys.stderr.write(f"llamapy: {shown}\n")
         sys.stderr.flush()
 

@@ -1,0 +1,1 @@
+"""From Hugging Face folders to GGUF."""

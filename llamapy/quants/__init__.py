@@ -1,0 +1,1 @@
+"""One file, one quantization type: layout, numpy meaning, quantizer, compiled unpack."""

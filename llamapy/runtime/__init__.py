@@ -1,0 +1,1 @@
+"""Models at work: loading, contexts, memory, generation, state."""

@@ -1,0 +1,1 @@
+"""Whole jobs over models and files, without printing: quantize, measure, split."""

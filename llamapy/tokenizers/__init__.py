@@ -1,0 +1,1 @@
+"""Texts to token ids and back, as each vocabulary type wants it."""

@@ -1,0 +1,1 @@
+"""The CPU: a graph compiled to node records that one native call walks."""

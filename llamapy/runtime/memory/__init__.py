@@ -1,0 +1,1 @@
+"""What a context remembers: caches of attention and states of recurrent layers."""

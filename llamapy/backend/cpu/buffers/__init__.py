@@ -1,0 +1,1 @@
+"""One file, one extra buffer type: weights laid out anew at load, with their own kernel."""
