@@ -1,8 +1,9 @@
-"""Eight numbers at a time, each going its own way: `f32x8`, `i32x8` and the `mask8` of a comparison.
+"""Eight numbers at a time, each going its own way: `f32x8`, `i32x8`, the `mask8` of a comparison.
 
-For work that must be done in the same order as a scalar loop (sums that may not be reordered), several such loops
-run side by side, one a lane. Plain LLVM vectors: any processor runs them, with the widest registers it has.
-`+ - * /` and comparisons are the usual operators; a lane gives the very bits that scalar code would.
+For work that must be done in the order of a scalar loop (sums that may not be reordered): several
+such loops run side by side, one a lane. Plain LLVM vectors: any processor runs them, with the
+widest registers it has. `+ - * /` and comparisons are the usual operators; a lane gives the very
+bits that scalar code would.
 """
 
 import operator
@@ -14,7 +15,7 @@ from numba.core.datamodel import models
 from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, register_model
 
-from llamapy.native.memory import F32, I1, I8, I16, I32, I64, pointer
+from llamapy.native.memory import F16, F32, I1, I8, I16, I32, I64, pointer
 
 N = 8
 
