@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -57,7 +56,7 @@ class PendingFiles:
     def open(self, index: int) -> Iterator[BinaryIO]:
         """The index-th target for writing; synced to the disk when the block ends."""
         path = self.targets[index]
-        name = f".llamapy-{secrets.token_hex(8)}.tmp"
+        name = f".llamapy-{os.urandom(8).hex()}.tmp"
         temporary = os.path.join(os.path.dirname(path), name)
         self._temporary[path] = temporary
         try:

@@ -22,7 +22,7 @@ from llamapy.gguf.metadata import Metadata
 from llamapy.gguf.output import Path, PendingFiles
 from llamapy.gguf.reader import Bytes, GGUFFile
 from llamapy.gguf.values import ValueType
-from llamapy.gguf.writer import Field, GGUFWriter, Source, items_of
+from llamapy.gguf.writer import Field, GGUFWriter, Source, counted, items_of
 
 Rules = Literal["gguf-split", "converter"]
 
@@ -246,7 +246,7 @@ def write_split(
     rules: Rules = "gguf-split",
     inputs: Iterable[Path] = (),
     overwrite: bool = True,
-    on_bytes: Callable[[int], None] | None = None,
+    on_done: Callable[[int], None] | None = None,
 ) -> list[str]:
     """Write what `writer` has collected as a set beside its path, and return the parts' paths.
 
@@ -262,7 +262,7 @@ def write_split(
         rules=rules,
     )
     if len(groups) == 1 and rules == "converter":
-        writer.write(source, inputs=inputs, overwrite=overwrite, on_bytes=on_bytes)
+        writer.write(source, inputs=inputs, overwrite=overwrite, on_done=on_done)
         return [writer.path]
     if len(groups) > MAX_PARTS:
         raise UsageError(f"{len(groups)} parts, at most {MAX_PARTS} are possible")
@@ -272,12 +272,13 @@ def write_split(
         writer.layout(_fields(writer, i, len(groups), rules), group)
         for i, group in enumerate(groups)
     ]
-    items = items_of(source, [info for layout in layouts for info in layout.tensors])
+    placed = [info for layout in layouts for info in layout.tensors]
+    items = counted(items_of(source, placed), on_done)
     targets = [(path, layout.n_bytes) for path, layout in zip(paths, layouts)]
     with PendingFiles(targets, inputs=inputs, overwrite=overwrite) as pending:
         for i, layout in enumerate(layouts):
             with pending.open(i) as file:
-                writer.write_file(file, layout, items, on_bytes)
+                writer.write_file(file, layout, items)
     return paths
 
 

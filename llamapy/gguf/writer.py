@@ -209,40 +209,34 @@ class GGUFWriter:
         *,
         inputs: Iterable[Path] = (),
         overwrite: bool = True,
-        on_bytes: Callable[[int], None] | None = None,
+        on_done: Callable[[int], None] | None = None,
     ) -> None:
         """Write the file. Nothing appears at `path` before it is complete and on the disk.
 
         source    gives the bytes of each tensor in order, whole or as pieces: a function of its
                   TensorInfo, or an iterable with one item a tensor
         inputs    files that must not be overwritten
-        on_bytes  told how many bytes were written, after each piece
+        on_done   told after each piece how many bytes of tensor data are written by now
         """
         layout = self.layout()
         targets = [(self.path, layout.n_bytes)]
-        items = items_of(source, layout.tensors)
+        items = counted(items_of(source, layout.tensors), on_done)
         with (
             PendingFiles(targets, inputs=inputs, overwrite=overwrite) as pending,
             pending.open(0) as file,
         ):
-            self.write_file(file, layout, items, on_bytes)
+            self.write_file(file, layout, items)
 
     def write_file(
-        self,
-        file: BinaryIO,
-        layout: Layout,
-        items: Iterator[Item],
-        on_bytes: Callable[[int], None] | None,
+        self, file: BinaryIO, layout: Layout, items: Iterator[Iterator[memoryview]]
     ) -> None:
         """Write one laid-out file; takes as many items as it has tensors."""
         file.write(layout.header)
         for info in layout.tensors:
             done = 0
-            for piece in _pieces(next(items)):
+            for piece in next(items):
                 file.write(piece)
                 done += piece.nbytes
-                if on_bytes is not None:
-                    on_bytes(piece.nbytes)
             if done != info.n_bytes:
                 raise OutputError(
                     f"{self.path}: tensor {shown(info.name)} got {done} bytes, not {info.n_bytes}"
@@ -262,6 +256,24 @@ def items_of(source: Source, tensors: Sequence[TensorInfo]) -> Iterator[Item]:
             yield next(given)
         except StopIteration:
             raise OutputError(f"no data for tensor {shown(info.name)}") from None
+
+
+def counted(
+    items: Iterator[Item], on_done: Callable[[int], None] | None
+) -> Iterator[Iterator[memoryview]]:
+    """Every item as its buffers; on_done learns the bytes handed out so far."""
+    done = 0
+
+    def counting(item: Item) -> Iterator[memoryview]:
+        nonlocal done
+        for piece in _pieces(item):
+            yield piece
+            done += piece.nbytes
+            if on_done is not None:
+                on_done(done)
+
+    for item in items:
+        yield counting(item)
 
 
 def _pieces(item: Item) -> Iterator[memoryview]:
