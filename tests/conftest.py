@@ -10,6 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no fault of the code under test.
+settings.register_profile("llamapy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("llamapy")
 
 if TYPE_CHECKING:
     from peer import Peer
