@@ -236,7 +236,7 @@ def _beyond(
     at: Cursor, tensors: list[TensorInfo], needs: int, data_offset: int, alignment: int
 ) -> FileFormatError:
     """The error for data that ends behind the file, naming the first tensor that is cut."""
-    for info in tensors:
+    for info in tensors if data_offset <= at.size else ():
         if info.offset + info.n_bytes > at.size:
             field = f"tensor {shown(info.name)} (shape {list(info.ne)}, {info.n_bytes} bytes)"
             return limits.truncated(at.path, at.size, needs, field=field, offset=info.offset)
