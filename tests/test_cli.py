@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -90,6 +91,12 @@ def test_unknown_option_of_every_command(name: str, capfd: pytest.CaptureFixture
     assert "--no-such-option" in err
     assert f"llamapy {name} --help" in err
     assert err.count("\n") == 1
+
+
+def test_the_readme_names_the_commands_that_there_are() -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    table = "".join(line for line in readme.splitlines() if line.startswith("|"))
+    assert set(re.findall(r"`llamapy ([a-z-]+)", table)) == set(NAMES)
 
 
 def test_version(capfd: pytest.CaptureFixture[str]) -> None:

@@ -107,3 +107,12 @@ def test_no_source_names_a_folder_of_one_machine() -> None:
     ]
     found = [p for p in SOURCES + docs if HOME.search(p.read_text(encoding="utf-8"))]
     assert [str(p.relative_to(ROOT)) for p in found] == []
+
+
+def test_the_documents_know_every_folder_and_variable() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    folders = {p.parent.name for p in (ROOT / "llamapy").glob("*/__init__.py")}
+    assert set(re.findall(r"^    llamapy/(\w+) ", readme, re.MULTILINE)) == folders
+    settings = (ROOT / "llamapy" / "core" / "settings.py").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"LLAMAPY_\w+", settings)) <= set(re.findall(r"LLAMAPY_\w+", guide))
