@@ -30,14 +30,20 @@ def trace(
     params: Any,
     *,
     optional: Callable[[str], bool] | None = None,
+    weights: Weights | None = None,
     n_ctx: int = 0,
 ) -> Trace:
-    """Trace the architecture file `arch`. optional: whether an optional tensor is there; without
-    it, the biases that the file's BIASED names."""
+    """Trace the architecture file `arch`.
+
+    optional  whether an optional tensor is there; without it, the biases that the file's BIASED
+              names are
+    weights   real tensors to use instead; `shapes` stays empty then
+    n_ctx     the context's size; 0 is the one trained for
+    """
     source = Traced(optional or (lambda name: is_bias(arch, name)))
     notes = Notes()
     step = Step(n_tokens=2, n_outputs=1, n_ctx=n_ctx or params.n_ctx_train, cache=notes)
-    output = arch.build(step, Weights(source), params)
+    output = arch.build(step, weights or Weights(source), params)
     return Trace(source.shapes, notes.layers, output)
 
 
