@@ -13,11 +13,22 @@
 enough, the real module is put in its place when the function is compiled.
 """
 
-from llamapy.native.jit import ByType, Compiled, Kernel, LazyModule, compiled
+from llamapy.native.jit import ByType, Compiled, Kernel, LazyModule, compiled, inner
 
 mem = LazyModule("llamapy.native.memory")
 atomic = LazyModule("llamapy.native.atomics")
 simd = LazyModule("llamapy.native.simd")
 lanes = LazyModule("llamapy.native.lanes")
 
-__all__ = ["ByType", "Compiled", "Kernel", "LazyModule", "atomic", "compiled", "lanes", "mem", "simd"]
+__all__ = [
+    "ByType",
+    "Compiled",
+    "Kernel",
+    "LazyModule",
+    "atomic",
+    "compiled",
+    "inner",
+    "lanes",
+    "mem",
+    "simd",
+]

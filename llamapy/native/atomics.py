@@ -49,3 +49,16 @@ def give_way(typingctx):
         return context.get_dummy_value()
 
     return types.void(), codegen
+
+
+@intrinsic
+def call_kernel(typingctx, function, node, ith, nth, sync):
+    """Call the kernel at address `function`; its two phantom arguments are zeros."""
+
+    def codegen(context, builder, sig, args):
+        kind = ir.FunctionType(ir.VoidType(), [I64] * 6)
+        zero = ir.Constant(I64, 0)
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), [*args[1:], zero, zero])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 5), codegen

@@ -63,6 +63,53 @@ class Compiled:
         return self.dispatcher(*args)
 
 
+class ByType:
+    """A function (or a constant, with no arguments) that depends on a tensor type named by a phantom argument."""
+
+    def __init__(self, name: str, resolve: Callable[[str], Any], n_args: int) -> None:
+        self.name, self.resolve, self.n_args = name, resolve, n_args
+        self._stub: Any = None
+
+    @property
+    def dispatcher(self) -> Any:
+        """What numba calls: a stub with an overload."""
+        if self._stub is None:
+            from llamapy.native.phantom import make_by_type
+
+            self._stub = make_by_type(self.name, self.resolve, self.n_args)
+        return self._stub
+
+
+class Kernel:
+    """A function of the fixed kernel signature, compiled for each pair of tensor types it is asked for.
+
+    kernel(node, ith, nth, sync, a, b): address of the node's record, this thread's number, the number of threads,
+    address of the shared words; a and b are phantoms of the tensor types.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__name__ = function.__name__
+        self.__doc__ = function.__doc__
+        self._made: dict[tuple[str, str], Any] = {}
+
+    def is_ready(self, a: str, b: str) -> bool:
+        """Whether it has been compiled in this process."""
+        return (a, b) in self._made
+
+    def address(self, a: str = "", b: str = "", extra_files: frozenset[str] = frozenset()) -> int:
+        """The address of the kernel for types `a` and `b`, compiled (or read from the cache) if need be."""
+        if (a, b) not in self._made:
+            load_numba()
+            from numba import types
+
+            from llamapy.native.phantom import Phantom
+
+            arguments = [types.int64] * 4 + [Phantom(a), Phantom(b)]
+            self._made[a, b] = kernel_address(self.function, arguments, extra_files)
+        return int(self._made[a, b].address)
+
+
 def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Decorate a module-level function to be compiled at its first call. Options as numba.njit's."""
     if function is not None:
@@ -70,7 +117,14 @@ def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return lambda f: Compiled(f, **options)
 
 
-def kernel_address(function: Callable[..., Any], argument_types: list[Any], extra_files: frozenset[str]) -> Any:
+def inner(function: Callable[..., Any]) -> Any:
+    """Like `compiled`, for what only compiled code calls: it compiles faster, Python cannot call it."""
+    return Compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def kernel_address(
+    function: Callable[..., Any], argument_types: list[Any], extra_files: frozenset[str]
+) -> Any:
     """Compile `function` as a C callback of void(argument_types); keep the result alive, use its `.address`."""
     with _lock:
         numba = load_numba()
@@ -95,12 +149,12 @@ def link(function: Callable[..., Any]) -> None:
         value = space.get(name)
         if isinstance(value, LazyModule):
             value = space[name] = importlib.import_module(value._name)
-        if isinstance(value, Compiled):
+        if isinstance(value, Compiled | ByType):
             space[name] = value.dispatcher
         elif isinstance(value, ModuleType) and value.__name__.startswith("llamapy."):
             for attribute in _names(function.__code__):  # type: ignore[attr-defined]
                 member = vars(value).get(attribute)
-                if isinstance(member, Compiled):
+                if isinstance(member, Compiled | ByType):
                     setattr(value, attribute, member.dispatcher)
 
 
@@ -178,5 +232,7 @@ def _cache_root() -> Path | None:
                 return folder
         except OSError:
             continue
-    log.warning("no folder for compiled kernels can be written: they are compiled anew at every start")
+    log.warning(
+        "no folder for compiled kernels can be written: they are compiled anew at every start"
+    )
     return None

@@ -1,0 +1,98 @@
+"""Activations in 8 (or 16) bits: the layout of a quantized row, and making one.
+
+A row of k values: k integers; then a scale and the sum of the real values for each 32; then the same for each 16
+(the scale repeated), so that weights with groups of 16 or of 32 find both side by side. Integers are int8 ("x8") or
+int16 ("x16", for weights whose own numbers need 8 bits: finer, and never saturating).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llamapy.backend.cpu import record as rec
+from llamapy.backend.cpu.step import Step, kernel
+from llamapy.graph.tensor import Tensor
+from llamapy.native import compiled, mem, simd
+
+
+def row_bytes(k: int, size: int) -> int:
+    """Bytes of a row of k values with integers of `size` bytes; a multiple of 64."""
+    return (_up(k * size) + 2 * 4 * (k // 32) + 2 * 4 * (k // 16) + 63) // 64 * 64
+
+
+def _up(n: int) -> int:
+    return (n + 63) // 64 * 64
+
+
+@compiled
+def scales_32(row, k, size):
+    """Address of the scales for each 32; the sums follow after k // 32 of them."""
+    return row + (k * size + 63) // 64 * 64
+
+
+@compiled
+def sums_32(row, k, size):
+    return scales_32(row, k, size) + 4 * (k // 32)
+
+
+@compiled
+def scales_16(row, k, size):
+    return scales_32(row, k, size) + 8 * (k // 32)
+
+
+@compiled
+def sums_16(row, k, size):
+    return scales_16(row, k, size) + 4 * (k // 16)
+
+
+@compiled
+def quantize_row(x, row, k, size):
+    """k float32 (a multiple of 32) at `x` -> a row with integers of `size` 1 or 2 bytes."""
+    top = np.float32(127) if size == 1 else np.float32(32767)
+    d32, s32 = scales_32(row, k, size), sums_32(row, k, size)
+    d16, s16 = scales_16(row, k, size), sums_16(row, k, size)
+    for i in range(k // 32):
+        a, b = simd.load_f32x16(x + 128 * i), simd.load_f32x16(x + 128 * i + 64)
+        greatest = simd.greatest_f32x16(simd.max_f32x16(simd.abs_f32x16(a), simd.abs_f32x16(b)))
+        scale = greatest / top
+        inverse = simd.splat_f32x16(top / greatest if greatest > 0 else np.float32(0))
+        p, q = simd.nearest_i32x16(a * inverse), simd.nearest_i32x16(b * inverse)
+        if size == 1:
+            simd.store_i8_i32x16(row + 32 * i, p)
+            simd.store_i8_i32x16(row + 32 * i + 16, q)
+        else:
+            simd.store_i16_i32x16(row + 64 * i, p)
+            simd.store_i16_i32x16(row + 64 * i + 32, q)
+        first = scale * np.float32(simd.total_i32x16(p))
+        second = scale * np.float32(simd.total_i32x16(q))
+        mem.put_f32(d32, i, scale)
+        mem.put_f32(s32, i, first + second)
+        mem.put_f32(d16, 2 * i, scale)
+        mem.put_f32(d16, 2 * i + 1, scale)
+        mem.put_f32(s16, 2 * i, first)
+        mem.put_f32(s16, 2 * i + 1, second)
+
+
+@kernel
+def quantize(node, ith, nth, sync, a, b):
+    """Every row of source 1 into the shared scratch; parameter 0: bytes an integer, 1: bytes a row."""
+    size, row_size, k = rec.param(node, 0), rec.param(node, 1), rec.ne(node, 1, 0)
+    for r in range(ith, rec.n_rows(node, 1), nth):
+        x, row = rec.row_address(node, 1, r), rec.shared(node) + r * row_size
+        if rec.nb(node, 1, 0) != 4:
+            flat = rec.private(node, ith)
+            for i in range(k):
+                mem.put_f32(flat, i, mem.f32(x + i * rec.nb(node, 1, 0), 0))
+            x = flat
+        if size == 1:
+            quantize_row(x, row, k, 1)
+        else:
+            quantize_row(x, row, k, 2)
+
+
+def quantize_step(x: Tensor, size: int) -> Step:
+    """The step that leaves x's rows, quantized to integers of `size` bytes, in the shared scratch."""
+    row = row_bytes(x.ne[0], size)
+    flat = 0 if x.contiguous_rows else 4 * x.ne[0]
+    key = (id(x), size)
+    return Step(quantize, (None, x), (size, row), shared=row * x.n_rows, private=flat, leaves=key)

@@ -1,0 +1,177 @@
+"""The CPU backend: turns a split into node records and lets native threads walk over them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from llamapy.backend.backend import Backend, BufferType, Program, aligned
+from llamapy.backend.cpu import record, sync
+from llamapy.backend.cpu.step import Machine, Step, plan
+from llamapy.backend.cpu.threads import Pool, choose
+from llamapy.core.errors import Aborted
+from llamapy.graph.tensor import Tensor
+from llamapy.quants import codec
+
+HOST = BufferType("cpu")
+
+CompileHook = Callable[[str, int, int], None]
+
+
+class CPU(Backend):
+    """`threads`: how many (None: the budget of this process). One CPU object serves one thread of Python at a time."""
+
+    name = "cpu"
+    buffer_type = HOST
+
+    def __init__(self, threads: int | None = None, *, repack: bool = True, on_compile: CompileHook | None = None) -> None:
+        self.n_threads = choose(threads)
+        self.machine = Machine(self.n_threads, repack)
+        self.pool = Pool(self.n_threads)
+        self.on_compile = on_compile
+        self._running: CpuProgram | None = None
+
+    def memory(self) -> tuple[int, int]:
+        page = os.sysconf("SC_PAGE_SIZE")
+        return page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")
+
+    def supports_op(self, node: Tensor) -> bool:
+        return node.op is None or not node.op.computes or plan(node, self.machine) is not None
+
+    def supports_buffer(self, kind: BufferType) -> bool:
+        return kind.host and kind.name in ("cpu", "mapped")
+
+    def compile(self, nodes: Sequence[Tensor]) -> CpuProgram:
+        steps: list[Step] = []
+        for node in nodes:
+            if node.op is None or not node.op.computes or node.n_elements == 0:
+                continue
+            planned = plan(node, self.machine)
+            assert planned is not None, f"no kernel for {node!r}"
+            for step in planned:
+                step.name = step.name or node.name
+            steps += planned
+        return CpuProgram(self, steps)
+
+    def abort(self) -> None:
+        """Make the program that runs now end soon; its `run` raises Aborted. May be called from any thread."""
+        if self._running is not None:
+            self._running.stop()
+
+    def close(self) -> None:
+        self.pool.close()
+
+
+class CpuProgram(Program):
+    """Node records with everything they point to."""
+
+    def __init__(self, device: CPU, steps: Sequence[Step]) -> None:
+        self.device = device
+        self.steps = _without_repeats(steps)
+        n = len(self.steps)
+        self._shared = aligned(max([s.shared for s in self.steps], default=0) + 64)
+        private = max([s.private for s in self.steps], default=0)
+        private = (private + 127) // 64 * 64
+        self._private = aligned(private * device.n_threads + 64)
+        self._counters = aligned(64 * max(n, 1)).view(np.int64)
+        self._sync = aligned(sync.SYNC_BYTES).view(np.int64)
+        self.records = aligned(record.BYTES * max(n, 1)).view(np.int64).reshape(-1, record.WORDS)
+        self._compile_kernels()
+        for i, step in enumerate(self.steps):
+            row = self.records[i]
+            record.write(row, step.params, step.tensors)
+            row[record.KERNEL] = _address(step)
+            row[record.COUNTER] = self._counters.ctypes.data + 64 * i
+            row[record.SHARED] = self._shared.ctypes.data
+            row[record.PRIVATE] = self._private.ctypes.data
+            row[record.PRIVATE_BYTES] = private
+        self.records[:n, record.BARRIER] = _barriers(self.steps)
+        self._walk = sync.walk.dispatcher if isinstance(sync.walk, object) and hasattr(sync.walk, "dispatcher") else sync.walk
+
+    def _compile_kernels(self) -> None:
+        wanted = {(id(s.kernel), s.types): s for s in self.steps if not s.kernel.is_ready(*s.types)}
+        for done, step in enumerate(wanted.values()):
+            if self.device.on_compile is not None:
+                self.device.on_compile(f"{step.kernel.__name__} {step.types[0]}".strip(), done, len(wanted))
+            _address(step)
+        if wanted and self.device.on_compile is not None:
+            self.device.on_compile("", len(wanted), len(wanted))
+
+    def run(self) -> None:
+        self._counters[:] = 0
+        self._sync[:] = 0
+        arguments = (self.records.ctypes.data, len(self.steps))
+        words, nth, walk = self._sync.ctypes.data, self.device.n_threads, self._walk
+        self.device._running = self
+        try:
+            self.device.pool.run(lambda ith: walk(*arguments, ith, nth, words), self.stop)
+        finally:
+            self.device._running = None
+        if self._sync[sync.STOP // 8]:
+            raise Aborted("the computation was interrupted")
+
+    def stop(self) -> None:
+        self._sync[sync.STOP // 8] = 1
+
+
+def _address(step: Step) -> int:
+    files = [codec_files(t) for t in step.types if t]
+    return step.kernel.address(*step.types, frozenset().union(*files))
+
+
+def codec_files(name: str) -> frozenset[str]:
+    """Sources that the compiled code of a tensor type depends on."""
+    found: frozenset[str] = frozenset()
+    for value in vars(codec.get(name)).values():
+        files = getattr(value, "files", None)
+        if isinstance(files, frozenset):
+            found |= files
+    return found
+
+
+def _without_repeats(steps: Sequence[Step]) -> list[Step]:
+    """Drop steps that would leave in the shared scratch what is there already (q, k and v share their activations)."""
+    kept: list[Step] = []
+    there: object = None
+    for step in steps:
+        if step.leaves is not None and step.leaves == there:
+            continue
+        if step.shared and step.takes is None:
+            there = step.leaves
+        assert step.takes is None or step.takes == there, step
+        kept.append(step)
+    return kept
+
+
+def _spans(tensors: Sequence[Tensor | None]) -> list[tuple[int, int]]:
+    return [(t.data, t.data + t.n_bytes) for t in tensors if t is not None and t.data is not None]
+
+
+def _overlap(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> bool:
+    return any(a < d and c < b for a, b in some for c, d in others)
+
+
+def _barriers(steps: Sequence[Step]) -> list[int]:
+    """1 after each step that the next one must wait for: it reads, or overwrites, what has been touched since the last."""
+    flags = [1] * len(steps)
+    written: list[tuple[int, int]] = []
+    read: list[tuple[int, int]] = []
+    for i, step in enumerate(steps):
+        writes, reads = _spans(step.tensors[:1]), _spans(step.tensors[1:])
+        if step.leaves is not None or (step.shared and step.takes is None):
+            writes = [*writes, (-1, 0)] if step.tensors[0] is not None else [(-1, 0)]
+        elif step.takes is not None:
+            reads = [*reads, (-1, 0)]
+        if i and not (_overlap(reads, written) or _overlap(writes, written) or _overlap(writes, read)):
+            flags[i - 1] = 0
+        else:
+            written, read = [], []
+        written += writes
+        read += reads
+    return flags
+
+
+__all__ = ["CPU", "HOST", "Any", "CpuProgram"]

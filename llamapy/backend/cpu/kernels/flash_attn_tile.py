@@ -1,0 +1,226 @@
+"""flash_attn with many queries (prefill): sixteen queries of a head, one a lane, against blocks of keys.
+
+Online softmax in float32: no step needs a sum over lanes. Keys and values of a block are made float32 once for the
+sixteen queries. Blocks that the mask hides whole are skipped; blocks that it leaves whole need no mask added.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llamapy.backend.cpu import record as rec
+from llamapy.backend.cpu import values
+from llamapy.backend.cpu.attention import capped, mask_row, plane, slope
+from llamapy.backend.cpu.step import Machine, Step, kernel
+from llamapy.backend.cpu.sync import next_chunk
+from llamapy.graph.ops.flash_attn import FlashAttn
+from llamapy.graph.tensor import Tensor
+from llamapy.native import compiled, mem, simd
+from llamapy.quants import codec
+
+OPS = ("flash_attn",)
+PRIORITY = 10
+FEW = 4
+LANES = 16
+BLOCK = 32  # keys a block
+FLOOR = -1e30  # less than any score, yet finite: masked lanes need no special case
+
+SKIP, WHOLE, MASKED = 0, 1, 2
+
+
+@compiled
+def classify(node, head, i3, query, live, first, n):
+    """How the mask treats keys first .. first + n for these queries."""
+    if rec.data(node, 4) == 0:
+        return WHOLE
+    nothing, everything = True, True
+    for lane in range(live):
+        row = mask_row(node, 4, query + lane, head, i3) + 2 * first
+        for j in range(n):
+            bits = mem.u16(row, j)
+            nothing = nothing and bits == 0xFC00
+            everything = everything and (bits & 0x7FFF) == 0
+        if not (nothing or everything):
+            return MASKED
+    return SKIP if nothing else WHOLE
+
+
+@compiled
+def rows_to_f32(w, rows, stride, n, d, out, scratch, tables):
+    for j in range(n):
+        values.row_to_f32(w, rows + j * stride, out + 4 * j * d, d, scratch, tables)
+
+
+@compiled
+def scores_of(qt, keys, n, d, out):
+    """out[j] = sixteen queries . key j, four keys at a time (past the end: the last again)."""
+    for j in range(0, n, 4):
+        k0 = keys + 4 * d * j
+        k1, k2, k3 = keys + 4 * d * min(j + 1, n - 1), keys + 4 * d * min(j + 2, n - 1), keys + 4 * d * min(j + 3, n - 1)
+        c0, c1, c2, c3 = simd.zeros_f32x16(), simd.zeros_f32x16(), simd.zeros_f32x16(), simd.zeros_f32x16()
+        for i in range(d):
+            q = simd.load_f32x16(qt + 64 * i)
+            c0 = simd.fma_f32x16(q, simd.splat_f32x16(mem.f32(k0, i)), c0)
+            c1 = simd.fma_f32x16(q, simd.splat_f32x16(mem.f32(k1, i)), c1)
+            c2 = simd.fma_f32x16(q, simd.splat_f32x16(mem.f32(k2, i)), c2)
+            c3 = simd.fma_f32x16(q, simd.splat_f32x16(mem.f32(k3, i)), c3)
+        simd.store_f32x16(out + 64 * j, c0)
+        simd.store_f32x16(out + 64 * (j + 1), c1)
+        simd.store_f32x16(out + 64 * (j + 2), c2)
+        simd.store_f32x16(out + 64 * (j + 3), c3)
+
+
+@compiled
+def add_mask(node, head, i3, query, live, first, n, factor, scores):
+    for lane in range(LANES):
+        row = mask_row(node, 4, query + min(lane, live - 1), head, i3) + 2 * first
+        for j in range(n):
+            at = j * LANES + lane
+            mem.put_f32(scores, at, mem.f32(scores, at) + factor * mem.f16(row, j))
+
+
+@compiled
+def weigh(scores, n, top_at, total_at, cap):
+    """Scores -> weights against the new maximum; the factor for what was summed before."""
+    old = simd.load_f32x16(top_at)
+    top = old
+    for j in range(n):
+        top = simd.max_f32x16(top, simd.load_f32x16(scores + 64 * j))
+    alpha = simd.exp_f32x16(old - top)
+    total = simd.load_f32x16(total_at) * alpha
+    for j in range(n):
+        p = simd.exp_f32x16(simd.load_f32x16(scores + 64 * j) - top)
+        simd.store_f32x16(scores + 64 * j, p)
+        total = total + p
+    simd.store_f32x16(top_at, top)
+    simd.store_f32x16(total_at, total)
+    return alpha
+
+
+@compiled
+def add_values(weights, vals, n, dv, alpha, out):
+    """out[i] = out[i] * alpha + sum over keys of weight * value, four i at a time."""
+    fours = dv // 4 * 4
+    for i in range(0, fours, 4):
+        at = out + 64 * i
+        c0, c1 = simd.load_f32x16(at) * alpha, simd.load_f32x16(at + 64) * alpha
+        c2, c3 = simd.load_f32x16(at + 128) * alpha, simd.load_f32x16(at + 192) * alpha
+        for j in range(n):
+            p, v = simd.load_f32x16(weights + 64 * j), vals + 4 * (j * dv + i)
+            c0 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 0)), c0)
+            c1 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 1)), c1)
+            c2 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 2)), c2)
+            c3 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 3)), c3)
+        simd.store_f32x16(at, c0)
+        simd.store_f32x16(at + 64, c1)
+        simd.store_f32x16(at + 128, c2)
+        simd.store_f32x16(at + 192, c3)
+    for i in range(fours, dv):
+        c = simd.load_f32x16(out + 64 * i) * alpha
+        for j in range(n):
+            c = simd.fma_f32x16(simd.load_f32x16(weights + 64 * j), simd.splat_f32x16(mem.f32(vals, j * dv + i)), c)
+        simd.store_f32x16(out + 64 * i, c)
+
+
+@compiled
+def take_queries(node, head, i3, query, live, scale, qt):
+    """Queries side by side, scaled: qt[i, lane]."""
+    for lane in range(LANES):
+        x = rec.data(node, 1) + (query + min(lane, live - 1)) * rec.nb(node, 1, 1)
+        x += head * rec.nb(node, 1, 2) + i3 * rec.nb(node, 1, 3)
+        for i in range(rec.ne(node, 1, 0)):
+            mem.put_f32(qt, i * LANES + lane, mem.f32(x + i * rec.nb(node, 1, 0), 0) * scale)
+
+
+@compiled
+def cap_scores(scores, n, cap):
+    if cap != 0:
+        for j in range(n):
+            simd.store_f32x16(scores + 64 * j, capped(simd.load_f32x16(scores + 64 * j), cap))
+
+
+@compiled
+def finish(node, head, i3, query, live, top_at, total_at, out):
+    """Sinks, division by the sums, and the sixteen columns to their places."""
+    sinks, dv = rec.data(node, 5), rec.ne(node, 3, 0)
+    for lane in range(live):
+        top, total = mem.f32(top_at, lane), mem.f32(total_at, lane)
+        factor = np.float32(1)
+        if sinks != 0:
+            sink = mem.f32(sinks, head)
+            higher = max(top, sink)
+            factor = np.float32(np.exp(top - higher))
+            total = total * factor + np.float32(np.exp(sink - higher))
+        inverse = factor / total if total > 0 else np.float32(0)
+        y = rec.data(node, 0) + head * rec.nb(node, 0, 1) + (query + lane) * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3)
+        for i in range(dv):
+            mem.put_f32(y, i, mem.f32(out, i * LANES + lane) * inverse)
+
+
+@kernel
+def flash_attn_tile(node, ith, nth, sync, k_type, v_type):
+    """Parameters: scale, max_bias, softcap, tables of keys and of values."""
+    d, n_q, n_head = rec.ne(node, 1, 0), rec.ne(node, 1, 1), rec.ne(node, 1, 2)
+    n_kv, dv, cap = rec.ne(node, 2, 1), rec.ne(node, 3, 0), rec.fparam(node, 2)
+    scratch = rec.private(node, ith)
+    top_at = scratch + values.SCRATCH
+    total_at = top_at + 64
+    scores = total_at + 64
+    qt = scores + 64 * (BLOCK + 4)
+    out = qt + 64 * d
+    keys = out + 64 * dv
+    vals = keys + 4 * BLOCK * d
+    tiles = (n_q + LANES - 1) // LANES
+    n_chunks = tiles * n_head * rec.ne(node, 1, 3)
+    chunk = next_chunk(node, sync)
+    while chunk < n_chunks:
+        tile, rest = tiles - 1 - chunk % tiles, chunk // tiles  # the longest first
+        head, i3 = rest % n_head, rest // n_head
+        query = tile * LANES
+        live = min(LANES, n_q - query)
+        factor = slope(head, n_head, rec.fparam(node, 1))
+        take_queries(node, head, i3, query, live, rec.fparam(node, 0), qt)
+        simd.store_f32x16(top_at, simd.splat_f32x16(np.float32(FLOOR)))
+        simd.store_f32x16(total_at, simd.zeros_f32x16())
+        for i in range(dv):
+            simd.store_f32x16(out + 64 * i, simd.zeros_f32x16())
+        k_rows, v_rows = plane(node, 2, head, i3), plane(node, 3, head, i3)
+        for first in range(0, n_kv, BLOCK):
+            n = min(BLOCK, n_kv - first)
+            state = classify(node, head, i3, query, live, first, n)
+            if state == SKIP:
+                continue
+            k_stride, v_stride = rec.nb(node, 2, 1), rec.nb(node, 3, 1)
+            rows_to_f32(k_type, k_rows + first * k_stride, k_stride, n, d, keys, scratch, rec.param(node, 3))
+            rows_to_f32(v_type, v_rows + first * v_stride, v_stride, n, dv, vals, scratch, rec.param(node, 4))
+            scores_of(qt, keys, n, d, scores)
+            cap_scores(scores, n, cap)
+            if state == MASKED:
+                add_mask(node, head, i3, query, live, first, n, factor, scores)
+            alpha = weigh(scores, n, top_at, total_at, cap)
+            add_values(scores, vals, n, dv, alpha, out)
+        finish(node, head, i3, query, live, top_at, total_at, out)
+        chunk = next_chunk(node, sync)
+
+
+def plan(node: Tensor, machine: Machine) -> list[Step] | None:
+    op = node.op
+    if not isinstance(op, FlashAttn):
+        return None
+    q, k, v, mask, sinks = op.spread(node.src)
+    assert q is not None and k is not None and v is not None
+    if q.ne[1] <= FEW or q.kind.name != "f32":
+        return None
+    for t in (k, v):
+        if not t.contiguous_rows or (t.kind.name not in values.PLAIN and t.kind.unpack is None):
+            return None
+    if mask is not None and (mask.kind.name != "f16" or not mask.contiguous_rows):
+        return None
+    d, dv = q.ne[0], v.ne[0]
+    private = values.SCRATCH + 128 + 64 * (BLOCK + 4) + 64 * (d + dv) + 4 * BLOCK * (d + dv)
+    params = (
+        float(op.scale), float(op.max_bias), float(op.softcap),
+        codec.tables_address(k.kind), codec.tables_address(v.kind),
+    )  # fmt: skip
+    types = (k.kind.name, v.kind.name)
+    return [Step(flash_attn_tile, (node, q, k, v, mask, sinks), params, types, private=private)]

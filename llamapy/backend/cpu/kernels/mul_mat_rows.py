@@ -1,0 +1,59 @@
+"""mul_mat with few columns (decode): integer dots straight on the blocks, one weight row at a time.
+
+Rows of the activations have been quantized to 8 bits once for all threads (and for all products that share them).
+A block is unpacked into registers and first-level cache, and serves every column before the next one is touched.
+"""
+
+from __future__ import annotations
+
+from llamapy.backend.cpu import activations as act
+from llamapy.backend.cpu import dots
+from llamapy.backend.cpu import record as rec
+from llamapy.backend.cpu import values
+from llamapy.backend.cpu.step import Machine, Step, kernel
+from llamapy.backend.cpu.sync import next_chunk
+from llamapy.graph.tensor import Tensor
+from llamapy.native import mem
+from llamapy.quants import codec
+
+OPS = ("mul_mat",)
+PRIORITY = 0
+ROWS = 32  # weight rows a chunk
+
+
+@kernel
+def mul_mat_rows(node, ith, nth, sync, w, b):
+    k, n, m = rec.ne(node, 1, 0), rec.ne(node, 1, 1), rec.ne(node, 2, 1)
+    x_size, tables, signed = rec.param(node, 0), rec.param(node, 1), rec.param(node, 2)
+    scratch, x_rows = rec.private(node, ith), rec.shared(node)
+    per_plane = (n + ROWS - 1) // ROWS
+    n_chunks = per_plane * rec.ne(node, 2, 2) * rec.ne(node, 2, 3)
+    chunk = next_chunk(node, sync)
+    while chunk < n_chunks:
+        plane, first = chunk // per_plane, chunk % per_plane * ROWS
+        i2, i3 = plane % rec.ne(node, 2, 2), plane // rec.ne(node, 2, 2)
+        rows = rec.data(node, 1) + i2 * rec.ne(node, 1, 2) // rec.ne(node, 2, 2) * rec.nb(node, 1, 2)
+        rows += i3 * rec.ne(node, 1, 3) // rec.ne(node, 2, 3) * rec.nb(node, 1, 3)
+        out = rec.data(node, 0) + i2 * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3)
+        for r in range(first, min(first + ROWS, n)):
+            row = rows + r * rec.nb(node, 1, 1)
+            for c in range(m):
+                x = x_rows + (plane * m + c) * x_size
+                if signed == 0:
+                    mem.put_f32(out + c * rec.nb(node, 0, 1), r, dots.dot_row(w, row, x, k, scratch, tables))
+                else:
+                    mem.put_f32(out + c * rec.nb(node, 0, 1), r, dots.dot_row_signed(w, row, x, k, scratch, tables))
+        chunk = next_chunk(node, sync)
+
+
+def plan(node: Tensor, machine: Machine) -> list[Step] | None:
+    w, x = node.src
+    if w.kind.unpack is None or w.kind.n_values > 256 or not w.contiguous_rows or x.kind.name != "f32":
+        return None
+    low, high = w.kind.q_range
+    step = act.quantize_step(x, 1)
+    params = (act.row_bytes(x.ne[0], 1), codec.tables_address(w.kind), int(high - low > 127))
+    product = Step(
+        mul_mat_rows, (node, w, x), params, (w.kind.name, ""), step.shared, values.SCRATCH, takes=step.leaves
+    )
+    return [step, product]

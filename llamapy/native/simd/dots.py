@@ -1,0 +1,230 @@
+"""Integer dot products, the operations that matter most: chosen by level, the same meaning everywhere.
+
+Narrow (32 bytes in, 8 lanes out), for one row at a time:
+    dot_us(u, x)   lane i = sum over j < 4 of u[4i+j] * x[4i+j]; u unsigned (at most 127), x signed
+    dot_ss(w, x)   the same with both signed (w from -127)
+
+Wide (64 bytes in, 16 lanes out), for sixteen interleaved rows; a running sum of several steps:
+    acc = dot_start(); acc = dot_step(acc, u, x) ...; lanes = dot_end(acc)
+The running sum may be held in 16 bits, two a lane, so a group of steps is limited: the sum over the steps of
+2 * max(u) * 127 must stay below 32768 (`steps_allowed`).
+    pair_step(acc, w, x): 32-bit running sum over pairs of 16-bit numbers, without a limit of that kind.
+"""
+
+from llvmlite import ir
+from numba import types
+
+from llamapy.native.simd import levels
+from llamapy.native.simd.vectors import (
+    I8, I16, I32, Vec, call, const, i8x32, i8x64, i16x32, i32x8, i32x16, lanes, named, operation, u8x32, u8x64,
+)  # fmt: skip
+
+
+def _vector(lane, n):
+    return ir.VectorType(lane, n)
+
+
+def _split(b, x):
+    half = x.type.count // 2
+    return (
+        b.shuffle_vector(x, x, lanes(range(half))),
+        b.shuffle_vector(x, x, lanes(range(half, 2 * half))),
+    )
+
+
+def _join(b, low, high):
+    return b.shuffle_vector(low, high, lanes(range(2 * low.type.count)))
+
+
+def _halves(b, operation_on_half, *operands):
+    """Apply an instruction of half the width to both halves."""
+    parts = [_split(b, x) for x in operands]
+    return _join(
+        b, operation_on_half(*[p[0] for p in parts]), operation_on_half(*[p[1] for p in parts])
+    )
+
+
+def pairs_u8s8(b, u, x):
+    """Sums of neighbouring products as 16-bit lanes (saturating on x86)."""
+    if levels.has("avx2"):
+        out = _vector(I16, 16)
+        if u.type.count == 64:
+            return _halves(b, lambda p, q: call(b, "llvm.x86.avx2.pmadd.ub.sw", out, p, q), u, x)
+        return call(b, "llvm.x86.avx2.pmadd.ub.sw", out, u, x)
+    n = u.type.count
+    wide = _vector(I16, n)
+    product = b.mul(b.zext(u, wide), b.sext(x, wide))
+    return _add_neighbours(b, product)
+
+
+def pairs_i16(b, w, x):
+    """Sums of neighbouring products of 16-bit lanes as 32-bit lanes."""
+    if levels.has("avx2"):
+        out = _vector(I32, 8)
+        if w.type.count == 32:
+            return _halves(b, lambda p, q: call(b, "llvm.x86.avx2.pmadd.wd", out, p, q), w, x)
+        return call(b, "llvm.x86.avx2.pmadd.wd", out, w, x)
+    wide = _vector(I32, w.type.count)
+    return _add_neighbours(b, b.mul(b.sext(w, wide), b.sext(x, wide)))
+
+
+def _add_neighbours(b, x):
+    n = x.type.count
+    return b.add(
+        b.shuffle_vector(x, x, lanes(range(0, n, 2))), b.shuffle_vector(x, x, lanes(range(1, n, 2)))
+    )
+
+
+def _vnni(b, acc, u, x):
+    bits = 8 * u.type.count
+    return call(b, f"llvm.x86.avx512.vpdpbusd.{bits}", acc.type, acc, u, x)
+
+
+def _quads(b, u, x, unsigned):
+    """Plain vectors: sums of four products as 32-bit lanes."""
+    wide = _vector(I16, u.type.count)
+    product = b.mul(b.zext(u, wide) if unsigned else b.sext(u, wide), b.sext(x, wide))
+    wider = b.sext(product, _vector(I32, u.type.count))
+    return _add_neighbours(b, _add_neighbours(b, wider))
+
+
+def _sdot(b, w, x):
+    """NEON: four signed products a lane, in halves of 16 bytes."""
+    if w.type.count > 16:
+        return _halves(b, lambda p, q: _sdot(b, p, q), w, x)
+    zero = const(_vector(I32, 4), 0)
+    return call(b, "llvm.aarch64.neon.sdot.v4i32.v16i8", zero.type, zero, w, x)
+
+
+@operation(i32x8, u8x32, i8x32)
+def dot_us(b, u, x):
+    if levels.has("avx512"):
+        return _vnni(b, const(i32x8, 0), u, x)
+    if levels.has("neon"):
+        return _sdot(b, u, x)
+    if levels.has("avx2"):
+        return pairs_i16(b, pairs_u8s8(b, u, x), const(_vector(I16, 16), 1))
+    return _quads(b, u, x, unsigned=True)
+
+
+@operation(i32x8, i8x32, i8x32)
+def dot_ss(b, w, x):
+    if levels.has("avx2"):
+        zero = const(w.type, 0)
+        magnitude = b.select(b.icmp_signed("<", w, zero), b.sub(zero, w), w)
+        signed = call(b, "llvm.x86.avx2.psign.b", w.type, x, w)
+        if levels.has("avx512"):
+            return _vnni(b, const(i32x8, 0), magnitude, signed)
+        return pairs_i16(b, pairs_u8s8(b, magnitude, signed), const(_vector(I16, 16), 1))
+    if levels.has("neon"):
+        return _sdot(b, w, x)
+    return _quads(b, w, x, unsigned=False)
+
+
+def _in_short_sums():
+    """Whether wide running sums are held in 16 bits."""
+    return levels.has("avx2") and not levels.has("avx512")
+
+
+def steps_allowed(greatest_u):
+    """How many steps of `dot_step` may follow each other before `dot_end`, for unsigned values up to this."""
+    return max(1, 32767 // (2 * 127 * greatest_u)) if _in_short_sums() else 1 << 20
+
+
+# The running sum of a group of steps.
+running = Vec("running_i16", I16, 32, 2) if _in_short_sums() else Vec("running_i32", I32, 16, 4)
+
+
+@operation(running)
+def dot_start(b):
+    return const(running, 0)
+
+
+@operation(running, running, u8x64, i8x64)
+def dot_step(b, acc, u, x):
+    if _in_short_sums():
+        return b.add(acc, pairs_u8s8(b, u, x))
+    if levels.has("avx512"):
+        return _vnni(b, acc, u, x)
+    if levels.has("neon"):
+        return b.add(acc, _sdot(b, u, x))
+    return b.add(acc, _quads(b, u, x, unsigned=True))
+
+
+@operation(i32x16, running)
+def dot_end(b, acc):
+    return pairs_i16(b, acc, const(_vector(I16, 32), 1)) if _in_short_sums() else acc
+
+
+@operation(i32x16, i32x16, i16x32, i16x32)
+def pair_step(b, acc, w, x):
+    if levels.has("avx512"):
+        whole = _vector(I32, 16)
+        return call(
+            b, "llvm.x86.avx512.vpdpwssd.512", whole, acc, b.bitcast(w, whole), b.bitcast(x, whole)
+        )
+    return b.add(acc, pairs_i16(b, w, x))
+
+
+# ---- bytes and nibbles ----------------------------------------------------------------------------------------------
+
+
+def _nibbles(name, count, packed, result):
+    def low(b, x):
+        return b.and_(x, const(x.type, 15))
+
+    def high(b, x):
+        wide = b.bitcast(x, _vector(I16, x.type.count // 2))
+        return low(b, b.bitcast(b.lshr(wide, const(wide.type, 4)), x.type))
+
+    return (
+        operation(result, packed)(named(f"low_{name}", low)),
+        operation(result, packed)(named(f"high_{name}", high)),
+    )
+
+
+low_nibbles, high_nibbles = _nibbles("nibbles", 32, u8x32, u8x32)
+
+
+@operation(u8x32, types.int64)
+def nibbles_u8x32(b, address):
+    """16 packed bytes -> 32 values: the low halves, then the high halves."""
+    kind = _vector(I8, 16)
+    x = b.load(b.inttoptr(address, kind.as_pointer()), align=1, typ=kind)
+    wide = b.bitcast(x, _vector(I16, 8))
+    high = b.bitcast(b.lshr(wide, const(wide.type, 4)), kind)
+    both = _join(b, x, high)
+    return b.and_(both, const(both.type, 15))
+
+
+@operation(u8x32, i8x32)
+def as_unsigned(b, x):
+    return x
+
+
+@operation(i8x32, u8x32)
+def as_signed(b, x):
+    return x
+
+
+def _shift(name, emit, kind):
+    def body(b, x, n):
+        wide = _vector(I16, kind.n // 2)
+        short = b.trunc(n, I16)
+        from llamapy.native.simd.vectors import splat_value
+
+        return b.bitcast(
+            getattr(b, emit)(b.bitcast(x, wide), splat_value(b, short, wide.count)), kind.ir
+        )
+
+    return operation(kind, kind, types.int64)(named(name, body))
+
+
+# Bytes are shifted as 16-bit lanes: mask the result, bits of the neighbour come in.
+right_u8x32, left_u8x32 = _shift("right_u8x32", "lshr", u8x32), _shift("left_u8x32", "shl", u8x32)
+
+
+@operation(i16x32, i8x32)
+def widen_i16x32(b, x):
+    """32 signed bytes as 16-bit lanes."""
+    return b.sext(x, i16x32.ir)

@@ -1,0 +1,225 @@
+"""Float operations on vectors: fma, conversions, sums, maximum, exp."""
+
+import math
+
+from llvmlite import ir
+from numba import types
+
+from llamapy.native.simd.vectors import (
+    ADDRESS, F16, I16, I32, at, call, const, f32x8, f32x16, i32x8, i32x16, lanes, named, operation,
+)  # fmt: skip
+
+_WIDE = ((f32x8, i32x8), (f32x16, i32x16))
+
+
+def _fma(kind):
+    def body(b, x, y, z):
+        return call(b, f"llvm.fma.v{kind.n}f32", kind.ir, x, y, z)
+
+    return operation(kind, kind, kind, kind)(named(f"fma_{kind.name}", body))
+
+
+fma_f32x8, fma_f32x16 = _fma(f32x8), _fma(f32x16)
+
+
+def _to_f32(kind, whole):
+    return operation(kind, whole)(named(f"to_{kind.name}", lambda b, x: b.sitofp(x, kind.ir)))
+
+
+to_f32x8, to_f32x16 = (_to_f32(*pair) for pair in _WIDE)
+
+
+def _to_i32(kind, whole):
+    """Nearest integer, ties to even."""
+
+    def body(b, x):
+        return b.fptosi(call(b, f"llvm.rint.v{kind.n}f32", kind.ir, x), whole.ir)
+
+    return operation(whole, kind)(named(f"nearest_{whole.name}", body))
+
+
+nearest_i32x8, nearest_i32x16 = (_to_i32(*pair) for pair in _WIDE)
+
+
+def larger(b, x, y):
+    """Lane-wise maximum as one instruction: y where either is NaN."""
+    return b.select(b.fcmp_ordered(">", x, y), x, y)
+
+
+def smaller(b, x, y):
+    return b.select(b.fcmp_ordered("<", x, y), x, y)
+
+
+def _pairwise(kind, name, body):
+    return operation(kind, kind, kind)(named(f"{name}_{kind.name}", body))
+
+
+max_f32x8, max_f32x16 = _pairwise(f32x8, "max", larger), _pairwise(f32x16, "max", larger)
+min_f32x8, min_f32x16 = _pairwise(f32x8, "min", smaller), _pairwise(f32x16, "min", smaller)
+
+
+def _abs(kind):
+    return operation(kind, kind)(
+        named(f"abs_{kind.name}", lambda b, x: call(b, f"llvm.fabs.v{kind.n}f32", kind.ir, x))
+    )
+
+
+abs_f32x8, abs_f32x16 = _abs(f32x8), _abs(f32x16)
+
+
+def fold(b, x, combine):
+    """Combine the lanes of a vector by halves, in a fixed order; a scalar LLVM value."""
+    n = x.type.count
+    while n > 1:
+        n //= 2
+        low = b.shuffle_vector(x, x, lanes(range(n)))
+        high = b.shuffle_vector(x, x, lanes(range(n, 2 * n)))
+        x = combine(low, high)
+    return b.extract_element(x, ir.Constant(I32, 0))
+
+
+def _total(kind):
+    return operation(types.float32, kind)(
+        named(f"total_{kind.name}", lambda b, x: fold(b, x, b.fadd))
+    )
+
+
+total_f32x8, total_f32x16 = _total(f32x8), _total(f32x16)
+
+
+def _greatest(kind):
+    def body(b, x):
+        return fold(b, x, lambda y, z: larger(b, y, z))
+
+    return operation(types.float32, kind)(named(f"greatest_{kind.name}", body))
+
+
+greatest_f32x8, greatest_f32x16 = _greatest(f32x8), _greatest(f32x16)
+
+
+def _total_i32(kind):
+    return operation(types.int32, kind)(named(f"total_{kind.name}", lambda b, x: fold(b, x, b.add)))
+
+
+total_i32x8, total_i32x16 = _total_i32(i32x8), _total_i32(i32x16)
+
+
+def _load_half(kind):
+    def body(b, address):
+        half = ir.VectorType(F16, kind.n)
+        return b.fpext(b.load(at(b, address, half), align=1, typ=half), kind.ir)
+
+    return operation(kind, ADDRESS)(named(f"load_f16_{kind.name}", body))
+
+
+def _load_bf16(kind):
+    def body(b, address):
+        short, wide = ir.VectorType(I16, kind.n), ir.VectorType(I32, kind.n)
+        bits = b.zext(b.load(at(b, address, short), align=1, typ=short), wide)
+        return b.bitcast(b.shl(bits, const(wide, 16)), kind.ir)
+
+    return operation(kind, ADDRESS)(named(f"load_bf16_{kind.name}", body))
+
+
+def _store_half(kind):
+    def body(b, address, x):
+        half = ir.VectorType(F16, kind.n)
+        b.store(b.fptrunc(x, half), at(b, address, half), align=1)
+
+    return operation(types.void, ADDRESS, kind)(named(f"store_f16_{kind.name}", body))
+
+
+load_f16_f32x8, load_f16_f32x16 = _load_half(f32x8), _load_half(f32x16)
+load_bf16_f32x8, load_bf16_f32x16 = _load_bf16(f32x8), _load_bf16(f32x16)
+store_f16_f32x8, store_f16_f32x16 = _store_half(f32x8), _store_half(f32x16)
+
+_LOG2E, _LN2_HIGH, _LN2_LOW = math.log2(math.e), 0.693359375, -2.12194440e-4
+_EXP = (
+    1.9875691500e-4,
+    1.3981999507e-3,
+    8.3334519073e-3,
+    4.1665795894e-2,
+    1.6666665459e-1,
+    5.0000001201e-1,
+)
+
+
+def exp_value(b, x, kind, whole):
+    """e^x for an LLVM vector: 2^n times Cephes' polynomial on the rest; 0 below -87.3, finite above 88."""
+
+    def c(value):
+        return const(kind, value)
+
+    def fma(p, q, r):
+        return call(b, f"llvm.fma.v{kind.n}f32", kind.ir, p, q, r)
+
+    too_small = b.fcmp_ordered("<", x, c(-87.33654))
+    x = smaller(b, larger(b, x, c(-87.33654)), c(88.37626))
+    n = call(b, f"llvm.rint.v{kind.n}f32", kind.ir, b.fmul(x, c(_LOG2E)))
+    rest = fma(n, c(-_LN2_LOW), fma(n, c(-_LN2_HIGH), x))
+    y = c(_EXP[0])
+    for coefficient in _EXP[1:]:
+        y = fma(y, rest, c(coefficient))
+    y = b.fadd(fma(y, b.fmul(rest, rest), rest), c(1.0))
+    power = b.shl(b.add(b.fptosi(n, whole.ir), const(whole, 127)), const(whole, 23))
+    return b.select(too_small, c(0.0), b.fmul(y, b.bitcast(power, kind.ir)))
+
+
+def _exp(kind, whole):
+    return operation(kind, kind)(
+        named(f"exp_{kind.name}", lambda b, x: exp_value(b, x, kind, whole))
+    )
+
+
+exp_f32x8, exp_f32x16 = (_exp(*pair) for pair in _WIDE)
+
+
+def _store_narrow(kind, lane, name):
+    """Store integer lanes as narrower ones (the values fit)."""
+
+    def body(b, address, x):
+        narrow = ir.VectorType(lane, kind.n)
+        b.store(b.trunc(x, narrow), at(b, address, narrow), align=1)
+
+    return operation(types.void, ADDRESS, kind)(named(name, body))
+
+
+store_i8_i32x16 = _store_narrow(i32x16, ir.IntType(8), "store_i8_i32x16")
+store_i16_i32x16 = _store_narrow(i32x16, I16, "store_i16_i32x16")
+
+
+@operation(f32x8, types.float32, types.float32)
+def halves_f32x8(b, low, high):
+    """Lanes 0-3 = low, 4-7 = high."""
+    pair = ir.Constant(ir.VectorType(low.type, 2), ir.Undefined)
+    zero, one = (ir.Constant(ir.IntType(32), i) for i in (0, 1))
+    pair = b.insert_element(b.insert_element(pair, low, zero), high, one)
+    return b.shuffle_vector(pair, pair, lanes([0] * 4 + [1] * 4))
+
+
+def _select_positive(kind):
+    """x where x > 0, else 0."""
+    return operation(kind, kind)(
+        named(f"positive_{kind.name}", lambda b, x: larger(b, x, const(kind, 0.0)))
+    )
+
+
+positive_f32x8, positive_f32x16 = _select_positive(f32x8), _select_positive(f32x16)
+
+
+def _unary(kind, name, llvm_name):
+    return operation(kind, kind)(
+        named(
+            f"{name}_{kind.name}",
+            lambda b, x: call(b, f"llvm.{llvm_name}.v{kind.n}f32", kind.ir, x),
+        )
+    )
+
+
+sqrt_f32x16 = _unary(f32x16, "sqrt", "sqrt")
+
+
+@operation(f32x16, f32x16, f32x16)
+def with_sign_f32x16(b, x, sign):
+    """|x| with the sign of the other."""
+    return call(b, "llvm.copysign.v16f32", f32x16.ir, x, sign)

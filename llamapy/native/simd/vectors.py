@@ -1,0 +1,215 @@
+"""Vector types for compiled code: values that live in registers and pass through ordinary functions, with + - *.
+
+LLVM splits a vector that is wider than the machine's registers, so the same kernel serves every level: sixteen
+float lanes are one register of AVX-512, two of AVX2, four of NEON.
+"""
+
+import operator
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import models
+from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, register_model
+
+I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
+F16, F32 = ir.HalfType(), ir.FloatType()
+ADDRESS = types.int64
+
+
+class BFloat(ir.Type):
+    """LLVM's bfloat, which llvmlite does not know."""
+
+    def _to_string(self):
+        return "bfloat"
+
+    def __eq__(self, other):
+        return isinstance(other, BFloat)
+
+    def __hash__(self):
+        return hash("bfloat")
+
+
+BF16 = BFloat()
+
+
+class Vec(types.Type):
+    """A register of `n` lanes of one LLVM type."""
+
+    def __init__(self, name, lane, n, size):
+        self.ir, self.lane, self.n, self.size = ir.VectorType(lane, n), lane, n, size
+        super().__init__(name)
+
+
+@register_model(Vec)
+class VecModel(models.PrimitiveModel):
+    def __init__(self, manager, kind):
+        super().__init__(manager, kind, kind.ir)
+
+
+def _vec(name, lane, n, size):
+    return Vec(name, lane, n, size)
+
+
+u8x16, i8x16 = _vec("u8x16", I8, 16, 1), _vec("i8x16", I8, 16, 1)
+u8x32, i8x32 = _vec("u8x32", I8, 32, 1), _vec("i8x32", I8, 32, 1)
+u8x64, i8x64 = _vec("u8x64", I8, 64, 1), _vec("i8x64", I8, 64, 1)
+i16x16, i16x32 = _vec("i16x16", I16, 16, 2), _vec("i16x32", I16, 32, 2)
+i32x8, i32x16 = _vec("i32x8", I32, 8, 4), _vec("i32x16", I32, 16, 4)
+f32x8, f32x16 = _vec("f32x8", F32, 8, 4), _vec("f32x16", F32, 16, 4)
+
+
+def const(kind, value):
+    """A vector of `kind` (a Vec or an LLVM vector type) with `value` in every lane."""
+    kind = getattr(kind, "ir", kind)
+    return ir.Constant(kind, [value] * kind.count)
+
+
+def lanes(order):
+    """A shuffle mask."""
+    return ir.Constant(ir.VectorType(I32, len(order)), list(order))
+
+
+def call(builder, name, result, *args, **more):
+    """Call an LLVM intrinsic by name."""
+    kind = ir.FunctionType(result, [a.type for a in args])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args, **more)
+
+
+def at(builder, address, kind):
+    return builder.inttoptr(address, getattr(kind, "ir", kind).as_pointer())
+
+
+def operation(result, *params):
+    """Make an intrinsic of `body(builder, *llvm_values) -> llvm_value` (no value for a result of void)."""
+
+    def wrap(body):
+        def codegen(context, builder, sig, args):
+            value = body(builder, *args)
+            return context.get_dummy_value() if value is None else value
+
+        names = ", ".join(f"a{i}" for i in range(len(params)))
+        space = {"sig": result(*params), "codegen": codegen}
+        exec(
+            f"def {body.__name__}(typingctx{', ' if names else ''}{names}):\n    return sig, codegen",
+            space,
+        )
+        made = intrinsic(space[body.__name__])
+        made.__doc__ = body.__doc__
+        return made
+
+    return wrap
+
+
+def named(name, body):
+    body.__name__ = body.__qualname__ = name
+    return body
+
+
+def arithmetic(kind, ops):
+    """Give a vector type its Python operators."""
+    for python_op, emit in ops.items():
+        _one_operator(kind, python_op, emit)
+
+
+def _one_operator(kind, python_op, emit):
+    @infer_global(python_op)
+    class _Typing(ConcreteTemplate):
+        cases = [signature(kind, kind, kind)]
+
+    @lower_builtin(python_op, kind, kind)
+    def _lower(context, builder, sig, args):
+        return getattr(builder, emit)(*args)
+
+
+_FLOAT = {
+    operator.add: "fadd",
+    operator.sub: "fsub",
+    operator.mul: "fmul",
+    operator.truediv: "fdiv",
+}
+_INT = {
+    operator.add: "add", operator.sub: "sub", operator.mul: "mul",
+    operator.and_: "and_", operator.or_: "or_", operator.xor: "xor",
+}  # fmt: skip
+for _kind in (f32x8, f32x16):
+    arithmetic(_kind, _FLOAT)
+for _kind in (u8x16, i8x16, u8x32, i8x32, u8x64, i8x64, i16x16, i16x32, i32x8, i32x16):
+    arithmetic(_kind, _INT)
+
+
+def loader(kind, name):
+    def body(b, address):
+        return b.load(at(b, address, kind), align=1, typ=kind.ir)
+
+    return operation(kind, ADDRESS)(named(name, body))
+
+
+def storer(kind, name):
+    def body(b, address, value):
+        b.store(value, at(b, address, kind), align=1)
+
+    return operation(types.void, ADDRESS, kind)(named(name, body))
+
+
+load_u8x16, load_u8x32, load_u8x64 = (loader(k, f"load_{k.name}") for k in (u8x16, u8x32, u8x64))
+load_i8x32, load_i8x64, load_i16x32 = (loader(k, f"load_{k.name}") for k in (i8x32, i8x64, i16x32))
+load_i32x8, load_i32x16 = (loader(k, f"load_{k.name}") for k in (i32x8, i32x16))
+load_f32x8, load_f32x16 = (loader(k, f"load_{k.name}") for k in (f32x8, f32x16))
+store_i8x32, store_u8x32, store_u8x64 = (
+    storer(k, f"store_{k.name}") for k in (i8x32, u8x32, u8x64)
+)
+store_i16x32, store_i32x8, store_i32x16 = (
+    storer(k, f"store_{k.name}") for k in (i16x32, i32x8, i32x16)
+)
+store_f32x8, store_f32x16 = (storer(k, f"store_{k.name}") for k in (f32x8, f32x16))
+
+
+def splat_value(b, value, count):
+    """An LLVM vector with `value` in every lane."""
+    kind = ir.VectorType(value.type, count)
+    undefined = ir.Constant(kind, ir.Undefined)
+    one = b.insert_element(undefined, value, ir.Constant(I32, 0))
+    return b.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(I32, count), [0] * count))
+
+
+def _splat(kind, scalar, name):
+    return operation(kind, scalar)(named(name, lambda b, value: splat_value(b, value, kind.n)))
+
+
+splat_f32x8, splat_f32x16 = (
+    _splat(f32x8, types.float32, "splat_f32x8"),
+    _splat(f32x16, types.float32, "splat_f32x16"),
+)
+splat_i32x8, splat_i32x16 = (
+    _splat(i32x8, types.int32, "splat_i32x8"),
+    _splat(i32x16, types.int32, "splat_i32x16"),
+)
+splat_u8x32, splat_i8x32 = (
+    _splat(u8x32, types.uint8, "splat_u8x32"),
+    _splat(i8x32, types.int8, "splat_i8x32"),
+)
+splat_u8x16 = _splat(u8x16, types.uint8, "splat_u8x16")
+
+
+def _zeros(kind, value, name):
+    return operation(kind)(named(name, lambda b: const(kind, value)))
+
+
+zeros_f32x8, zeros_f32x16 = _zeros(f32x8, 0.0, "zeros_f32x8"), _zeros(f32x16, 0.0, "zeros_f32x16")
+zeros_i32x8, zeros_i32x16 = _zeros(i32x8, 0, "zeros_i32x8"), _zeros(i32x16, 0, "zeros_i32x16")
+
+
+def _pattern(kind, bits, name):
+    """Broadcast the 4 bytes at an address over the whole vector."""
+
+    def body(b, address):
+        word = b.load(at(b, address, I32), align=1, typ=I32)
+        return b.bitcast(splat_value(b, word, bits // 32), kind.ir)
+
+    return operation(kind, ADDRESS)(named(name, body))
+
+
+quad_i8x64 = _pattern(i8x64, 512, "quad_i8x64")
+pair_i16x32 = _pattern(i16x32, 512, "pair_i16x32")
