@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import compiled, mem
+from llamapy.native import compiled, lanes, mem
+from llamapy.quants import _legacy
 from llamapy.quants.codec import Codec
+from llamapy.quants.rounding import away
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 
@@ -23,6 +25,26 @@ def unpack(block, q, s, m, tables):
     mem.put_f32(m, 0, np.float32(0))
 
 
+@compiled
+def encode(src, dst, n_rows, n_per_row, importance, tables):
+    """The largest size is the scale, so that 2 is never used; importances change nothing."""
+    levels = mem.local(64)
+    for i in range(n_rows * n_per_row // 64):
+        x, block = src + 256 * i, dst + 18 * i
+        d = _legacy.size(x, 64)
+        inverse = lanes.splat(np.float32(1) / d if d != 0 else np.float32(0))
+        mem.put_f16(block, 0, d)
+        for j in range(0, 64, 8):
+            whole = away(lanes.load(x, j) * inverse) + lanes.splat_i(np.int32(1))
+            whole = lanes.maximum(whole, lanes.splat_i(np.int32(0)))
+            lanes.store_bytes(levels, j, lanes.minimum(whole, lanes.splat_i(np.int32(3))))
+        for j in range(0, 16, 8):
+            four = lanes.load_i(levels, j)  # four levels in each lane, a byte each
+            for step in (6, 12):
+                four = four | (four >> lanes.splat_i(np.int32(step)))
+            lanes.store_bytes(block + 2, j, four)
+
+
 class Q2_0(
     Codec,
     name="q2_0",
@@ -34,6 +56,7 @@ class Q2_0(
     dot_with="q8_0",
 ):
     unpack = unpack
+    encode = encode
 
     @staticmethod
     def dequantize(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:

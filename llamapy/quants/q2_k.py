@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from llamapy.native import compiled, lanes, mem
-from llamapy.quants import search
+from llamapy.quants import _groups, search
 from llamapy.quants.codec import Codec
+from llamapy.quants.rounding import nearest
 
 BLOCK = np.dtype([("scales", "u1", 16), ("qs", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])
 
@@ -47,10 +48,12 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
 
 @compiled
 def fit(x, found, block):
-    """Without importances: the fit of each group to `found` (four lists of 16), the scales to the block."""
+    """Without importances: the fit of each group to `found` (four lists of 16), the scales to the
+    block.
+    """
     xt, wt = mem.local(512), mem.local(512)
     for half in range(2):
-        search.columns(x + 512 * half, 16, 16, xt)
+        _groups.columns(x + 512 * half, 16, 16, 8, xt)
         for i in range(16):
             lanes.store(wt, 8 * i, lanes.absolute(lanes.load(xt, 8 * i)))
         first, step, out = np.float32(-0.5), np.float32(0.1), found + 32 * half
@@ -62,7 +65,7 @@ def fit(x, found, block):
             most = one if one > most else most
         inverse = np.float32(15) / most if most > 0 else np.float32(0)
         for j in range(0, 16, 8):
-            small = search.nearest(lanes.splat(inverse) * lanes.load(found, 16 * k + j))
+            small = nearest(lanes.splat(inverse) * lanes.load(found, 16 * k + j))
             if k == 1:
                 small = lanes.load_bytes(block, j) | (small << lanes.splat_i(np.int32(4)))
             lanes.store_bytes(block, j, small)
@@ -73,12 +76,12 @@ def fit(x, found, block):
 def fit_weighted(x, importance, found, block):
     """As `fit`, with importances."""
     xt, wt, sums, fitted = mem.local(512), mem.local(512), mem.local(64), mem.local(512)
-    sigma2 = search.sum_of_squares(x, 256) / np.float32(256)
+    sigma2 = _groups.sum_of_squares(x, 256) / np.float32(256)
     for half in range(2):
-        search.columns(x + 512 * half, 16, 16, xt)
-        search.columns(importance + 512 * half, 16, 16, wt)
-        search.put_weights(xt, wt, 16, sigma2, wt)
-        lanes.store(sums, 8 * half, search.total(wt, 16))
+        _groups.columns(x + 512 * half, 16, 16, 8, xt)
+        _groups.columns(importance + 512 * half, 16, 16, 8, wt)
+        _groups.put_weights(xt, wt, 16, sigma2, wt)
+        lanes.store(sums, 8 * half, _groups.total(wt, 16))
         first, step, out = np.float32(-0.9), np.float32(0.05), found + 32 * half
         search.put_scale_min(xt, wt, 16, 3, first, step, 36, False, out, 16)
     for i in range(16):  # a group of 16 in each lane now: lane 0 the scales, lane 1 the minimums
@@ -96,16 +99,18 @@ def fit_weighted(x, importance, found, block):
 
 @compiled
 def put_all_levels(x, found, block, levels):
-    """Levels of 256 weights under the scales of the block; where a scale is 0, those of the search."""
+    """Levels of 256 weights under the scales of the block; where a scale is 0, those of the
+    search.
+    """
     for j in range(16):
         small, out = mem.u8(block, j), levels + 16 * j
         d = mem.f16(block + 80, 0) * np.float32(small & 15)
         if d != 0:
             dm = mem.f16(block + 80, 1) * np.float32(small >> 4)
-            search.put_levels(x + 64 * j, 16, d, dm, 0, 3, out)
+            _groups.put_levels(x + 64 * j, 16, d, dm, 0, 3, out)
         else:
             inverse, base = mem.f32(found, 32 + j), mem.f32(found, 48 + j)
-            search.put_searched(x + 64 * j, 16, inverse, base, 0, 3, out)
+            _groups.put_searched(x + 64 * j, 16, inverse, base, 0, 3, out)
 
 
 @compiled

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from llamapy.native import compiled, lanes, mem
-from llamapy.quants import search
+from llamapy.quants import _groups, search
 from llamapy.quants.codec import Codec
 from llamapy.quants.q2_k import pack_two_bits, two_bits
 
@@ -54,7 +54,7 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
         for j in range(16):
             d = mem.f16(block + 108, 0) * np.float32(scale_of(block + 96, j))
             if d != 0:
-                search.put_levels(x + 64 * j, 16, d, np.float32(0), -4, 3, levels + 16 * j)
+                _groups.put_levels(x + 64 * j, 16, d, np.float32(0), -4, 3, levels + 16 * j)
         pack_two_bits(levels, block + 32)
         for l in range(0, 32, 8):
             mask = lanes.splat_i(np.int32(0))
@@ -66,20 +66,22 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
 
 @compiled
 def fit(x, scales, block, levels):
-    """Without importances: the levels of the search (0 to 7, as bytes), and the scales of the block."""
+    """Without importances: the levels of the search (0 to 7, as bytes), and the scales of the
+    block.
+    """
     xt, lt, small = mem.local(512), mem.local(512), mem.local(16)
     for half in range(2):
-        search.columns(x + 512 * half, 16, 16, xt)
+        _groups.columns(x + 512 * half, 16, 16, 8, xt)
         lanes.store(scales, 8 * half, search.refine_scale(xt, 16, 4, lt))
         for k in range(8):
             for i in range(16):
                 l = np.int64(mem.f32(lt, 8 * i + k))
                 mem.put_u8(levels, 128 * half + 16 * k + i, l)
-    most = search.largest(scales, 16)
+    most = _groups.largest(scales, 16)
     inverse = np.float32(-32) / most if most != 0 else np.float32(0)
     for j in range(0, 16, 8):
         value = lanes.splat(inverse) * lanes.load(scales, j)
-        lanes.store_bytes(small, j, search.bounded(value, -32, 31) + lanes.splat_i(np.int32(32)))
+        lanes.store_bytes(small, j, _groups.bounded(value, -32, 31) + lanes.splat_i(np.int32(32)))
     mem.put_f16(block + 108, 0, np.float32(1) / inverse if most != 0 else np.float32(0))
     pack_scales(small, block + 96, most != 0)
 
@@ -89,23 +91,23 @@ def fit_weighted(x, importance, scales, block, levels):
     """As `fit`, with importances."""
     xt, wt, sums, small = mem.local(512), mem.local(512), mem.local(64), mem.local(16)
     zero = np.float32(0)
-    sigma2 = np.float32(2) * search.sum_of_squares(x, 256) / np.float32(256)
+    sigma2 = np.float32(2) * _groups.sum_of_squares(x, 256) / np.float32(256)
     for half in range(2):
-        search.columns(x + 512 * half, 16, 16, xt)
-        search.columns(importance + 512 * half, 16, 16, wt)
-        search.put_weights(xt, wt, 16, sigma2, wt)
-        lanes.store(sums, 8 * half, search.total(wt, 16))
+        _groups.columns(x + 512 * half, 16, 16, 8, xt)
+        _groups.columns(importance + 512 * half, 16, 16, 8, wt)
+        _groups.put_weights(xt, wt, 16, sigma2, wt)
+        lanes.store(sums, 8 * half, _groups.total(wt, 16))
         scale, inverse = search.fit_scale(xt, wt, 16, 4)
         lanes.store(scales, 8 * half, scale)
         for k in range(8):
             group = 8 * half + k
             inv = lanes.lane(inverse, k)
-            search.put_searched(x + 64 * group, 16, inv, zero, -4, 3, levels + 16 * group)
+            _groups.put_searched(x + 64 * group, 16, inv, zero, -4, 3, levels + 16 * group)
     for i in range(16):  # the scales are a group of 16 now, the same in all lanes
         lanes.store(wt, 8 * i, lanes.splat(mem.f32(sums, i)))
         lanes.store(xt, 8 * i, lanes.splat(mem.f32(scales, i)))
     scale, inverse = search.fit_scale(xt, wt, 16, 32)
-    search.put_searched(scales, 16, lanes.lane(inverse, 0), zero, -32, 31, small)
+    _groups.put_searched(scales, 16, lanes.lane(inverse, 0), zero, -32, 31, small)
     mem.put_f16(block + 108, 0, lanes.lane(scale, 0))
     pack_scales(small, block + 96, True)
 

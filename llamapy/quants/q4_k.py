@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from llamapy.native import compiled, lanes, mem
-from llamapy.quants import search
+from llamapy.quants import _groups, search
 from llamapy.quants.codec import Codec
+from llamapy.quants.rounding import nearest
 
 BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128)])
 
@@ -69,7 +70,7 @@ def fit(x, n_max, first, n_steps, block, levels):
     """Without importances: put the scales of a block, and its 256 levels of 0 to n_max as bytes."""
     xt, wt = mem.local(1024), mem.local(1024)
     found, small = mem.local(128), mem.local(16)
-    search.columns(x, 32, 32, xt)
+    _groups.columns(x, 32, 32, 8, xt)
     square = lanes.splat(np.float32(0))
     for i in range(32):
         value = lanes.load(xt, 8 * i)
@@ -84,7 +85,7 @@ def fit(x, n_max, first, n_steps, block, levels):
             one = mem.f32(found, 8 * k + j)
             most = one if one > most else most
         inverse = np.float32(63) / most if most > 0 else np.float32(0)
-        small_lanes = search.nearest(lanes.splat(inverse) * lanes.load(found, 8 * k))
+        small_lanes = nearest(lanes.splat(inverse) * lanes.load(found, 8 * k))
         small_lanes = small_lanes & lanes.splat_i(np.int32(255))
         lanes.store_bytes(small, 8 * k, lanes.minimum(small_lanes, lanes.splat_i(np.int32(63))))
         mem.put_f16(block, k, most / np.float32(63))
@@ -96,11 +97,11 @@ def fit(x, n_max, first, n_steps, block, levels):
 def fit_weighted(x, importance, n_max, limit, block, levels):
     """As `fit`, with importances; small scales and minimums are kept at most `limit`."""
     xt, wt, found = mem.local(1024), mem.local(1024), mem.local(128)
-    search.columns(x, 32, 32, xt)
-    search.columns(importance, 32, 32, wt)
-    sigma2 = np.float32(2) * search.sum_of_squares(x, 256) / np.float32(256)
-    search.put_weights(xt, wt, 32, sigma2, wt)
-    sums = search.total(wt, 32)
+    _groups.columns(x, 32, 32, 8, xt)
+    _groups.columns(importance, 32, 32, 8, wt)
+    sigma2 = np.float32(2) * _groups.sum_of_squares(x, 256) / np.float32(256)
+    _groups.put_weights(xt, wt, 32, sigma2, wt)
+    sums = _groups.total(wt, 32)
     first, step = np.float32(-0.9), np.float32(0.05)
     search.put_scale_min(xt, wt, 32, n_max, first, step, 36, False, found, 8)
     for i in range(8):  # groups of eight now: lane 0 the scales, lane 1 the minimums
@@ -130,16 +131,18 @@ def pack_scales(small, out):
 
 @compiled
 def put_all_levels(x, n_max, found, block, levels):
-    """Levels of 256 weights under the scales of the block; where a scale is 0, those of the search."""
+    """Levels of 256 weights under the scales of the block; where a scale is 0, those of the
+    search.
+    """
     for j in range(8):
         scale, minimum = scale_and_min(block + 4, j)
         d = mem.f16(block, 0) * np.float32(scale)
         if d != 0:
             dm = mem.f16(block, 1) * np.float32(minimum)
-            search.put_levels(x + 128 * j, 32, d, dm, 0, n_max, levels + 32 * j)
+            _groups.put_levels(x + 128 * j, 32, d, dm, 0, n_max, levels + 32 * j)
         else:
             inverse, base = mem.f32(found, 16 + j), mem.f32(found, 24 + j)
-            search.put_searched(x + 128 * j, 32, inverse, base, 0, n_max, levels + 32 * j)
+            _groups.put_searched(x + 128 * j, 32, inverse, base, 0, n_max, levels + 32 * j)
 
 
 def group_scales(blocks: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

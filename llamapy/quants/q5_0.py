@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from llamapy.native import compiled, mem
+from llamapy.quants import _groups, _legacy
 from llamapy.quants.codec import Codec
 
 BLOCK = np.dtype([("d", "<f2"), ("qh", "u1", 4), ("qs", "u1", 16)])
@@ -30,6 +31,38 @@ def five_bits(qs: np.ndarray[Any, Any], qh: np.ndarray[Any, Any]) -> np.ndarray[
     return np.concatenate([qs & 15, qs >> 4], axis=-1) | high
 
 
+@compiled
+def encode(src, dst, n_rows, n_per_row, importance, tables):
+    """The weight of the largest size becomes -16; with importances the scale is searched."""
+    n_blocks = n_per_row // 32
+    if importance:
+        for row in range(n_rows):
+            x = src + 4 * n_per_row * row
+            encode_weighted(x, dst + 22 * n_blocks * row, n_per_row, importance)
+        return
+    for i in range(n_rows * n_blocks):
+        x, block = src + 128 * i, dst + 22 * i
+        d = _legacy.peak(x, 32) / np.float32(-16)
+        inverse = np.float32(1) / d if d != 0 else np.float32(0)
+        mem.put_f16(block, 0, d)
+        _legacy.put_five_bits(x, np.float32(0), inverse, np.float32(16.5), block + 2, block + 6)
+
+
+@compiled
+def encode_weighted(row, out, n_per_row, importance):
+    """One row, eight blocks at a time."""
+    found, levels = mem.local(64), mem.local(32)
+    sigma2 = _groups.sum_of_squares(row, n_per_row) / np.float32(n_per_row)
+    for first in range(0, n_per_row // 32, 8):
+        count = _legacy.fit_scales(row, importance, n_per_row, first, sigma2, 16, found)
+        for k in range(count):
+            x, block = row + 128 * (first + k), out + 22 * (first + k)
+            inverse = mem.f32(found, 8 + k)
+            _groups.put_searched(x, 32, inverse, np.float32(0), -16, 15, levels)
+            mem.put_f16(block, 0, mem.f32(found, k))
+            _legacy.pack_five_bits(levels, block + 2, block + 6)
+
+
 class Q5_0(
     Codec,
     name="q5_0",
@@ -41,6 +74,7 @@ class Q5_0(
     dot_with="q8_0",
 ):
     unpack = unpack
+    encode = encode
 
     @staticmethod
     def dequantize(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:

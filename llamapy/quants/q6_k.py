@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from llamapy.native import compiled, lanes, mem
-from llamapy.quants import search
+from llamapy.quants import _groups, search
 from llamapy.quants.codec import Codec
+from llamapy.quants.rounding import nearest
 
 BLOCK = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
 
@@ -42,7 +43,7 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
         x, block = src + 1024 * i, dst + 210 * i
         weights = importance + 1024 * (i % n_blocks) if importance else 0
         fit(x, weights, scales, levels)
-        most = search.largest(scales, 16)
+        most = _groups.largest(scales, 16)
         if abs(most) < np.float32(1e-15):
             for j in range(210):
                 mem.put_u8(block, j, 0)
@@ -50,12 +51,12 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
         inverse = np.float32(-128) / most
         mem.put_f16(block + 208, 0, np.float32(1) / inverse)
         for j in range(0, 16, 8):
-            small = search.nearest(lanes.splat(inverse) * lanes.load(scales, j))
+            small = nearest(lanes.splat(inverse) * lanes.load(scales, j))
             lanes.store_bytes(block + 192, j, lanes.minimum(small, lanes.splat_i(np.int32(127))))
         for j in range(16):
             d = mem.f16(block + 208, 0) * np.float32(mem.i8(block + 192, j))
             if d != 0:
-                search.put_levels(x + 64 * j, 16, d, np.float32(0), -32, 31, levels + 16 * j)
+                _groups.put_levels(x + 64 * j, 16, d, np.float32(0), -32, 31, levels + 16 * j)
         pack(levels, block)
 
 
@@ -64,9 +65,9 @@ def fit(x, importance, scales, levels):
     """Scales of the groups, and the levels of the search (0 to 63, as bytes)."""
     xt, wt = mem.local(512), mem.local(512)
     for half in range(2):
-        search.columns(x + 512 * half, 16, 16, xt)
+        _groups.columns(x + 512 * half, 16, 16, 8, xt)
         if importance:
-            search.columns(importance + 512 * half, 16, 16, wt)
+            _groups.columns(importance + 512 * half, 16, 16, 8, wt)
         else:
             for i in range(16):
                 value = lanes.load(xt, 8 * i)
@@ -76,7 +77,7 @@ def fit(x, importance, scales, levels):
         for k in range(8):
             at, inv = 8 * half + k, lanes.lane(inverse, k)
             out = levels + 16 * at
-            search.put_searched(x + 64 * at, 16, inv, np.float32(0), -32, 31, out)
+            _groups.put_searched(x + 64 * at, 16, inv, np.float32(0), -32, 31, out)
 
 
 @compiled

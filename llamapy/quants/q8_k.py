@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import compiled, mem
+from llamapy.native import compiled, lanes, mem
+from llamapy.quants import _legacy
 from llamapy.quants.codec import Codec
+from llamapy.quants.rounding import nearest
 
 BLOCK = np.dtype([("d", "<f4"), ("qs", "i1", 256), ("bsums", "<i2", 16)])
 
@@ -21,6 +23,25 @@ def unpack(block, q, s, m, tables):
     mem.copy(q, block + 4, 256)
     mem.put_f32(s, 0, mem.f32(block, 0))
     mem.put_f32(m, 0, np.float32(0))
+
+
+@compiled
+def encode(src, dst, n_rows, n_per_row, importance, tables):
+    """The number with the largest size becomes -127."""
+    for i in range(n_rows * n_per_row // 256):
+        x, block = src + 1024 * i, dst + 292 * i
+        most = _legacy.peak(x, 256)
+        inverse = np.float32(-127) / most if most != 0 else np.float32(0)
+        mem.put_f32(block, 0, np.float32(1) / inverse if most != 0 else np.float32(0))
+        for j in range(0, 256, 8):
+            whole = nearest(lanes.load(x, j) * lanes.splat(inverse))
+            whole = lanes.minimum(whole, lanes.splat_i(np.int32(127)))
+            lanes.store_bytes(block + 4, j, whole)
+        for group in range(16):
+            total = 0
+            for j in range(16):
+                total += mem.i8(block + 4 + 16 * group, j)
+            mem.put_i16(block + 260, group, total if most != 0 else 0)
 
 
 class Q8_K(
@@ -34,6 +55,7 @@ class Q8_K(
     dot_with="q8_K",
 ):
     unpack = unpack
+    encode = encode
 
     @staticmethod
     def dequantize(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -1,9 +1,11 @@
 """Searches for the scale (and minimum) that fits a group of weights best, eight groups at a time.
 
-llama.cpp tries a fixed list of scales and keeps the one with the least weighted error. Its bytes depend on the order
-of every sum, so sums here run in that order too: lane k of each vector is group k, and the groups never mix.
+llama.cpp tries a fixed list of scales and keeps the one with the least weighted error. Its bytes
+depend on the order of every sum, so sums here run in that order too: lane k of each vector is
+group k, and the groups never mix.
 
-Groups lie transposed: value i of lane k is float32 number 8 i + k (see `columns`). Levels are whole float32 numbers.
+Groups lie transposed, as `_groups.columns` puts them: value i of lane k is float32 number 8 i + k.
+Levels are whole float32 numbers.
 """
 
 from __future__ import annotations
@@ -11,44 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.native import compiled, lanes, mem
-
-
-@compiled
-def columns(src, stride, n, out):
-    """Transpose 8 groups: n float32 each, `stride` float32 apart at `src` -> [n, 8] at `out`."""
-    for k in range(8):
-        for i in range(n):
-            mem.put_f32(out, 8 * i + k, mem.f32(src, stride * k + i))
-
-
-@compiled
-def nearest(value):
-    """Lanes of float32 -> int32, halves to even. Only for |value| < 2 ** 22; beyond, ggml's own garbage."""
-    raised = lanes.bits(value + lanes.splat(np.float32(12582912.0)))
-    return (raised & lanes.splat_i(np.int32(0x7FFFFF))) - lanes.splat_i(np.int32(0x400000))
-
-
-@compiled
-def bounded(value, least, most):
-    """The whole number from `least` to `most` nearest to `value`, as lanes of int32."""
-    whole = lanes.maximum(lanes.splat_i(np.int32(least)), nearest(value))
-    return lanes.minimum(lanes.splat_i(np.int32(most)), whole)
-
-
-@compiled
-def level(value, least, most):
-    """The whole number from `least` to `most` nearest to `value`, as lanes of float32."""
-    return lanes.to_f32(bounded(value, least, most))
-
-
-@compiled
-def total(w, n):
-    """Sum of n lanes at `w`, first to last."""
-    result = lanes.splat(np.float32(0))
-    for i in range(n):
-        result = result + lanes.load(w, 8 * i)
-    return result
-
+from llamapy.quants._groups import level
+from llamapy.quants.rounding import nearest
 
 # Scale and minimum: x = scale * level + minimum, levels 0 to n_max, minimum <= 0.
 
@@ -98,9 +64,10 @@ def _error(x, w, n, levels, scale, base, absolute):
 def fit_scale_min(x, w, n, n_max, first, step, n_steps, absolute):
     """Fit 8 groups of n <= 32 values at `x` with weights at `w` (both transposed).
 
-    The trial scales put n_max + first + k step levels over the range, k = 0 ... n_steps. Returns four lanes:
-    scale, minus the minimum, and the (inverse, base) that give the levels: level(inverse * (x - base), 0, n_max).
-    What ggml calls make_qkx2_quants and make_qkx3_quants.
+    The trial scales put n_max + first + k step levels over the range, k = 0 ... n_steps.
+    Returns four lanes: scale, minus the minimum, and the (inverse, base) that give the levels:
+    level(inverse * (x - base), 0, n_max). What ggml calls make_qkx2_quants and
+    make_qkx3_quants.
     """
     levels = mem.local(1024)
     zero, top = lanes.splat(np.float32(0)), np.float32(n_max)
@@ -136,7 +103,9 @@ def fit_scale_min(x, w, n, n_max, first, step, n_steps, absolute):
 
 @compiled
 def put_scale_min(x, w, n, n_max, first, step, n_steps, absolute, out, stride):
-    """`fit_scale_min` to memory: four lists (scale, minus minimum, inverse, base), `stride` numbers apart."""
+    """`fit_scale_min` to memory: four lists (scale, minus minimum, inverse, base), `stride`
+    numbers apart.
+    """
     scale, minimum, inverse, base = fit_scale_min(x, w, n, n_max, first, step, n_steps, absolute)
     lanes.store(out, 0, scale)
     lanes.store(out, stride, minimum)
@@ -175,8 +144,9 @@ def _products(x, w, n, n_max, inverse):
 def fit_scale(x, w, n, n_max):
     """Fit 8 groups of n values at `x` with weights at `w` (both transposed) by 19 trial scales.
 
-    Returns lanes: scale, and the inverse that gives the levels: level(x * inverse, -n_max, n_max - 1);
-    both are 0 for a group that is all but zero. What ggml calls make_qx_quants with rmse_type 1.
+    Returns lanes: scale, and the inverse that gives the levels: level(x * inverse, -n_max,
+    n_max - 1); both are 0 for a group that is all but zero. What ggml calls make_qx_quants with
+    rmse_type 1.
     """
     zero, tiny = lanes.splat(np.float32(0)), lanes.splat(np.float32(1e-15))
     value, size = _largest(x, n)
@@ -200,10 +170,12 @@ def fit_scale(x, w, n, n_max):
 
 @compiled
 def refine_scale(x, n, n_max, levels):
-    """Fit 8 groups of n values at `x`, weighted by their squares, moving one level at a time while that helps.
+    """Fit 8 groups of n values at `x`, weighted by their squares, moving one level at a time while
+    that helps.
 
-    Writes the levels, raised to 0 ... 2 n_max - 1, to `levels`, transposed as x, and returns the scale.
-    A group that is all but zero has scale 0 and levels 0. What ggml calls make_q3_quants.
+    Writes the levels, raised to 0 ... 2 n_max - 1, to `levels`, transposed as x, and returns
+    the scale. A group that is all but zero has scale 0 and levels 0. What ggml calls
+    make_q3_quants.
     """
     zero, tiny = lanes.splat(np.float32(0)), lanes.splat(np.float32(1e-15))
     value, size = _largest(x, n)
@@ -271,7 +243,9 @@ def _positive_error(x, w, n, n_max, inverse, as_byte):
 
 @compiled
 def _refine_positive(x, w, n, n_max, levels, sum_lx, sum_l2, full):
-    """Move one level at a time, in the groups of the mask `full`, while that helps. Returns the new sums."""
+    """Move one level at a time, in the groups of the mask `full`, while that helps. Returns the
+    new sums.
+    """
     zero = lanes.splat(np.float32(0))
     for _ in range(5):
         changed = zero > zero
@@ -296,10 +270,11 @@ def _refine_positive(x, w, n, n_max, levels, sum_lx, sum_l2, full):
 
 @compiled
 def fit_positive(x, w, n, n_max, levels):
-    """Fit 8 groups of n values >= 0 at `x` with weights at `w` (all transposed), levels to `levels`.
+    """Fit 8 groups of n values >= 0 at `x` with weights at `w` (all transposed), levels to
+    `levels`.
 
-    Returns the scale. Nine trial scales, then one level at a time while that helps; a level below 0
-    wraps as its byte does there. What ggml calls make_qp_quants.
+    Returns the scale. Nine trial scales, then one level at a time while that helps; a level
+    below 0 wraps as its byte does there. What ggml calls make_qp_quants.
     """
     zero, top = lanes.splat(np.float32(0)), lanes.splat(np.float32(n_max))
     high = zero
@@ -328,59 +303,3 @@ def fit_positive(x, w, n, n_max, levels):
     sum_lx, sum_l2 = _refine_positive(x, w, n, n_max, levels, sum_lx, sum_l2, full)
     scale = lanes.select(sum_l2 > zero, sum_lx / sum_l2, zero)
     return lanes.select(full, scale, zero)
-
-
-# Weights of a fit, and levels of one group once its scale is known.
-
-
-@compiled
-def sum_of_squares(x, n):
-    """Sum of the squares of n float32, first to last."""
-    result = np.float32(0)
-    for i in range(n):
-        value = mem.f32(x, i)
-        result += value * value
-    return result
-
-
-@compiled
-def largest(x, n):
-    """The one of n float32 with the largest size, the first of equals; +0 if all are zero."""
-    size = value = np.float32(0)
-    for i in range(n):
-        one = mem.f32(x, i)
-        if abs(one) > size:
-            size, value = abs(one), one
-    return value
-
-
-@compiled
-def put_weights(x, importance, n, sigma2, w):
-    """Transposed weights: importance * sqrt(sigma2 + x * x)."""
-    spread = lanes.splat(sigma2)
-    for i in range(n):
-        value = lanes.load(x, 8 * i)
-        weight = lanes.load(importance, 8 * i) * lanes.root(spread + value * value)
-        lanes.store(w, 8 * i, weight)
-
-
-@compiled
-def put_searched(x, n, inverse, base, least, most, out):
-    """Bytes of one group (n float32 in a row): the levels of a search, above `least`; inverse 0 gives zeros."""
-    scale, start = lanes.splat(inverse), lanes.splat(base)
-    shift = lanes.splat_i(np.int32(least))
-    for i in range(0, n, 8):
-        l = bounded(scale * (lanes.load(x, i) - start), least, most) - shift
-        if inverse == 0:
-            l = shift - shift
-        lanes.store_bytes(out, i, l)
-
-
-@compiled
-def put_levels(x, n, scale, offset, least, most, out):
-    """Bytes of one group (n float32 in a row): the levels of (x + offset) / scale, above `least`."""
-    divisor, add = lanes.splat(scale), lanes.splat(offset)
-    shift = lanes.splat_i(np.int32(least))
-    for i in range(0, n, 8):
-        l = bounded((lanes.load(x, i) + add) / divisor, least, most) - shift
-        lanes.store_bytes(out, i, l)

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import compiled, mem
+from llamapy.native import compiled, lanes, mem
+from llamapy.quants import _legacy
 from llamapy.quants.codec import Codec
+from llamapy.quants.rounding import away
 
 BLOCK = np.dtype([("qs", "u1", 48), ("qh", "u1", 4), ("d", "<f2")])
 
@@ -33,6 +35,41 @@ def unpack(block, q, s, m, tables):
     mem.put_f32(m, 0, np.float32(0))
 
 
+@compiled
+def encode(src, dst, n_rows, n_per_row, importance, tables):
+    """The largest size is the scale; importances change nothing."""
+    trits = mem.local(256)
+    for i in range(n_rows * n_per_row // 256):
+        x, block = src + 1024 * i, dst + 54 * i
+        d = _legacy.size(x, 256)
+        inverse = lanes.splat(np.float32(1) / d if d != 0 else np.float32(0))
+        mem.put_f16(block + 52, 0, d)
+        for j in range(0, 256, 8):
+            whole = away(lanes.load(x, j) * inverse) + lanes.splat_i(np.int32(1))
+            lanes.store_bytes(trits, j, whole)
+        for j in range(0, 32, 8):
+            lanes.store_bytes(block, j, packed(trits + j, 32, 5))
+        for j in range(0, 16, 8):
+            lanes.store_bytes(block + 32, j, packed(trits + 160 + j, 16, 5))
+        last = packed(trits + 240, 4, 4)
+        lanes.store_bytes(trits, 0, last)
+        mem.copy(block + 48, trits, 4)
+
+
+@compiled
+def packed(trits, stride, n_digits):
+    """8 bytes of n_digits digits 0 to 2 each, `stride` apart, as fractions of 243 rounded up."""
+    value = lanes.splat_i(np.int32(0))
+    for digit in range(n_digits):
+        next_digit = lanes.load_bytes(trits, digit * stride)
+        value = value * lanes.splat_i(np.int32(3)) + next_digit
+    if n_digits == 4:
+        value = value * lanes.splat_i(np.int32(3))
+    value = value & lanes.splat_i(np.int32(255))
+    raised = value * lanes.splat_i(np.int32(256)) + lanes.splat_i(np.int32(242))
+    return (raised * lanes.splat_i(np.int32(17261))) >> lanes.splat_i(np.int32(22))
+
+
 class TQ1_0(
     Codec,
     name="tq1_0",
@@ -44,6 +81,7 @@ class TQ1_0(
     dot_with="q8_K",
 ):
     unpack = unpack
+    encode = encode
 
     @staticmethod
     def dequantize(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import compiled, mem
+from llamapy.native import compiled, lanes, mem
+from llamapy.quants import _legacy
 from llamapy.quants.codec import Codec
-from llamapy.quants.q2_k import two_bits
+from llamapy.quants.q2_k import pack_two_bits, two_bits
+from llamapy.quants.rounding import away
 
 BLOCK = np.dtype([("qs", "u1", 64), ("d", "<f2")])
 
@@ -25,6 +27,21 @@ def unpack(block, q, s, m, tables):
     mem.put_f32(m, 0, np.float32(0))
 
 
+@compiled
+def encode(src, dst, n_rows, n_per_row, importance, tables):
+    """The largest size is the scale; importances change nothing."""
+    levels = mem.local(256)
+    for i in range(n_rows * n_per_row // 256):
+        x, block = src + 1024 * i, dst + 66 * i
+        d = _legacy.size(x, 256)
+        inverse = lanes.splat(np.float32(1) / d if d != 0 else np.float32(0))
+        mem.put_f16(block + 64, 0, d)
+        for j in range(0, 256, 8):
+            whole = away(lanes.load(x, j) * inverse) + lanes.splat_i(np.int32(1))
+            lanes.store_bytes(levels, j, whole)
+        pack_two_bits(levels, block)
+
+
 class TQ2_0(
     Codec,
     name="tq2_0",
@@ -36,6 +53,7 @@ class TQ2_0(
     dot_with="q8_K",
 ):
     unpack = unpack
+    encode = encode
 
     @staticmethod
     def dequantize(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:

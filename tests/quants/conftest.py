@@ -46,7 +46,9 @@ class Ggml:
         values = np.ascontiguousarray(values, np.float32)
         out = np.zeros((len(values), kind.row_bytes(values.shape[1])), np.uint8)
         if kind.name in ("q8_1", "q8_K"):  # activation types: not in ggml_quantize_chunk
-            self.traits(kind.type_id).from_float(values.ctypes.data, out.ctypes.data, values.size)
+            row = getattr(self.lib, f"quantize_row_{kind.name}_ref", None)
+            row = row or self.traits(kind.type_id).from_float
+            row(C.c_void_p(values.ctypes.data), C.c_void_p(out.ctypes.data), C.c_int64(values.size))
             return out
         weights = None if importance is None else np.ascontiguousarray(importance, np.float32)
         address = None if weights is None else weights.ctypes.data
