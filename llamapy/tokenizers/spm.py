@@ -11,7 +11,7 @@ from llamapy.tokenizers.pieces import SPACE
 from llamapy.tokenizers.vocab import Vocab
 
 # length of a character by the high half of its first byte; wrong bytes count as one
-_LENGTHS = (1,) * 12 + (2, 2, 3, 4)
+CHARACTER_LENGTHS = (1,) * 12 + (2, 2, 3, 4)
 
 
 def characters(text: bytes) -> list[bytes]:
@@ -20,7 +20,7 @@ def characters(text: bytes) -> list[bytes]:
         return [text[i : i + 1] for i in range(len(text))]
     out, at = [], 0
     while at < len(text):
-        end = at + _LENGTHS[text[at] >> 4]
+        end = at + CHARACTER_LENGTHS[text[at] >> 4]
         out.append(text[at:end])
         at = end
     return out

@@ -18,7 +18,7 @@ from llamapy.core.errors import TokenizerError
 from llamapy.core.log import log
 from llamapy.tokenizers import special, unicode
 from llamapy.tokenizers.pieces import clean_spaces, piece_of
-from llamapy.tokenizers.vocab import CONTROL, UNKNOWN, Vocab, read_vocab, strings
+from llamapy.tokenizers.vocab import CONTROL, UNKNOWN, Vocab, numbers, read_vocab, strings
 
 
 class Encoder(Protocol):
@@ -26,6 +26,16 @@ class Encoder(Protocol):
 
     def encode(self, texts: list[bytes]) -> list[list[int]]:
         """Ids of each of several texts without special tokens."""
+
+
+class NoVocab:
+    """Stands in for the encoder of a model without a vocabulary."""
+
+    def encode(self, texts: list[bytes]) -> list[list[int]]:
+        """TokenizerError if there is any text."""
+        if texts:
+            raise TokenizerError("this model has no vocabulary: it takes token ids, not text")
+        return []
 
 
 def load(metadata: Mapping[str, Any], pre: str | None = None) -> Tokenizer:
@@ -48,7 +58,29 @@ def _encoder(vocab: Vocab, metadata: Mapping[str, Any]) -> Encoder:
 
         key = "tokenizer.ggml.merges"
         return Bpe(vocab, strings(metadata, key) if key in metadata else [])
-    raise TokenizerError(f"vocabularies of type {vocab.model!r} are not supported yet")
+    if vocab.algorithm == "ugm":
+        from llamapy.tokenizers.charsmap import KEY, Charsmap
+        from llamapy.tokenizers.ugm import Ugm
+
+        data = numbers(metadata, KEY, ("uint8", "int8"))
+        return Ugm(vocab, Charsmap(b"" if data is None else data.tobytes()))
+    if vocab.algorithm == "none":
+        return NoVocab()
+    return _simple_encoder(vocab)
+
+
+def _simple_encoder(vocab: Vocab) -> Encoder:
+    if vocab.algorithm == "wpm":
+        from llamapy.tokenizers.wpm import Wpm
+
+        return Wpm(vocab)
+    if vocab.algorithm == "rwkv":
+        from llamapy.tokenizers.rwkv import Rwkv
+
+        return Rwkv(vocab)
+    from llamapy.tokenizers.plamo2 import Plamo2
+
+    return Plamo2(vocab)
 
 
 def _templates(metadata: Mapping[str, Any]) -> dict[str, str]:

@@ -50,20 +50,28 @@ def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
+def sequence_length(data: bytes, at: int) -> int:
+    """Bytes of the code point that starts at `at`, taken leniently; 0 if none starts there."""
+    lead = data[at]
+    if lead < 0x80:
+        return 1
+    n_bytes = 0 if lead < 0xC0 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+    tail = data[at + 1 : at + n_bytes]
+    if lead >= 0xF8 or len(tail) != n_bytes - 1 or not all(b & 0xC0 == 0x80 for b in tail):
+        return 0
+    return n_bytes
+
+
 def _lenient(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeDecodeError)
-    data, at = error.object, error.start
-    lead = data[at]
-    n_bytes = (
-        0 if lead < 0xC0 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4 if lead < 0xF8 else 0
-    )
-    tail = data[at + 1 : at + n_bytes]
-    if n_bytes and len(tail) == n_bytes - 1 and all(byte & 0xC0 == 0x80 for byte in tail):
-        code = lead & (0x7F >> n_bytes)
-        for byte in tail:
+    at = error.start
+    length = sequence_length(error.object, at)
+    if length:
+        code = error.object[at] & (0x7F >> length)
+        for byte in error.object[at + 1 : at + length]:
             code = code << 6 | byte & 0x3F
         if code < N_CODE_POINTS:
-            return chr(code), at + n_bytes
+            return chr(code), at + length
     return "\ufffd", at + 1
 
 

@@ -1,0 +1,106 @@
+"""WordPiece vocabularies (type "bert"): normalized words, each matched greedily, longest first.
+
+A word that cannot be covered whole is one unknown token. Words are remembered with their ids.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from llamapy.core.errors import TokenizerError
+from llamapy.tokenizers import unicode
+from llamapy.tokenizers.pieces import SPACE
+from llamapy.tokenizers.vocab import Vocab
+
+LONGEST_KEPT = 64
+MOST_KEPT = 200_000
+
+# each of these is a word of its own; the gap after U+2B81F is that of the Hugging Face original
+IDEOGRAPHS = (
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B920, 0x2CEAF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+class _Normalizer(dict[int, str]):
+    """What a code point becomes, for str.translate: words are set apart by spaces."""
+
+    def __init__(self, *, lowercase: bool, strip_accents: bool) -> None:
+        self._lower = unicode.lower_table() if lowercase else {}
+        self._strip = strip_accents
+        self._nfd = unicode.nfd_table() if strip_accents else {}
+
+    def __missing__(self, code: int) -> str:
+        self[code] = result = self._normalize(self._nfd.get(code, code))
+        return result
+
+    def _normalize(self, code: int) -> str:
+        flags = int(unicode.categories()[code])
+        if code in unicode.white_space():
+            return " "
+        if code in (0, 0xFFFD) or flags & unicode.CONTROL:
+            return ""
+        if self._strip and flags & unicode.MARK:
+            return ""
+        char = chr(self._lower.get(code, code))
+        alone = flags & unicode.PUNCTUATION or (code < 0x7F and flags & unicode.SYMBOL)
+        if alone or any(first <= code <= last for first, last in IDEOGRAPHS):
+            return f" {char} "
+        return char
+
+
+class Wpm:
+    """Encoder of one vocabulary."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        self._normalizer = _Normalizer(lowercase=vocab.lowercase, strip_accents=vocab.strip_accents)
+        self._words = _Words(vocab)
+
+    def encode(self, texts: list[bytes]) -> list[list[int]]:
+        """Ids of each text."""
+        return [self._encode(text) for text in texts]
+
+    def _encode(self, text: bytes) -> list[int]:
+        words = unicode.decode(text).translate(self._normalizer).split(" ")
+        return list(chain.from_iterable(map(self._words.__getitem__, filter(None, words))))
+
+
+class _Words(dict[str, list[int]]):
+    """Ids of words met so far; a word that is missing is encoded on the spot."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        self._ids = vocab.ids
+        self._longest = max(map(len, vocab.tokens))
+        self._unknown = vocab.special["unk"]
+
+    def __missing__(self, word: str) -> list[int]:
+        ids = self._encode(SPACE + unicode.encode(word))
+        if len(word) <= LONGEST_KEPT:
+            if len(self) >= MOST_KEPT:
+                self.clear()
+            self[word] = ids
+        return ids
+
+    def _encode(self, word: bytes) -> list[int]:
+        find, out, at, n = self._ids.get, [], 0, len(word)
+        while at < n:
+            for end in range(min(n, at + self._longest), at, -1):
+                token = find(word[at:end])
+                if token is not None:
+                    out.append(token)
+                    at = end
+                    break
+            else:
+                return [self._unk()]
+        return out
+
+    def _unk(self) -> int:
+        if self._unknown is None:
+            raise TokenizerError("a word has no tokens, and the vocabulary has no unknown token")
+        return self._unknown
