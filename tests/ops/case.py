@@ -15,6 +15,7 @@ import numpy as np
 from llamapy.backend.backend import Backend, view
 from llamapy.backend.reference.values import blocks, decode, encode
 from llamapy.graph import Builder, Tensor
+from llamapy.graph.op import registry
 from llamapy.graph.tensor import four
 from llamapy.quants import codec
 from tests.ops import fill
@@ -60,8 +61,9 @@ class Src:
             numbers = np.transpose(numbers, [3 - self.axes.index(3 - i) for i in range(4)])
         return numbers
 
-    def tensor(self, g: Builder, backend: Backend, drawn: Array) -> Tensor:
+    def tensor(self, g: Builder, backend: Backend, drawn: Array | None) -> Tensor:
         """The source as a tensor of the backend's memory (a leaf, or views of one)."""
+        assert drawn is not None
         leaf = Tensor(self.kind, self.base or self.ne)
         buffer = backend.allocate(max(leaf.n_bytes, 1))
         buffer.weights = self.weight
@@ -91,66 +93,83 @@ class Case:
         return [None if s is None else s.draw(rng) for s in self.src]
 
 
-def build(case: Case, backend: Backend, drawn: Sequence[Array | None]) -> Tensor:
-    """The node with its sources and its result in the backend's memory."""
+def build(
+    case: Case, backend: Backend, drawn: Sequence[Array | None], over: int | None = None
+) -> Tensor:
+    """The node with its sources and its result in the backend's memory; `over`: the result takes
+    the place of this source."""
     g = Builder()
-    src = [
-        s and s.tensor(g, backend, d) for s, d in zip(case.src, drawn) if d is not None or s is None
-    ]
+    src = [s and s.tensor(g, backend, d) for s, d in zip(case.src, drawn)]
     node: Tensor = getattr(g, case.op)(*src, **case.fields)
     g.expand(node)
     for tensor in g.graph.nodes:
         if tensor.view_src is not None:
             tensor.buffer, tensor.data = tensor.view_src.buffer, tensor.view_src.data
             tensor.data += tensor.view_offset
+        elif over is not None:
+            assert node.same_layout(node.src[over])
+            node.buffer, node.data = node.src[over].buffer, node.src[over].data
         else:
             backend.allocate(tensor.n_bytes).place(tensor, 0)
             view(tensor)[...] = 0xFF  # NaN, where a kernel writes nothing
     return node
 
 
-def run_case(case: Case, backend: Backend) -> tuple[Array, Array]:
+def run_case(case: Case, backend: Backend, over: int | None = None) -> tuple[Array, Array]:
     """(got, want): the backend's result and the meaning's, as numbers of shape ne[::-1]."""
     drawn = case.arrays()
-    node = build(case, backend, drawn)
+    node = build(case, backend, drawn, over)
     backend.compile([node]).run()
     backend.synchronize()
-    given = [s.array(d) for s, d in zip(case.src, drawn) if s is not None and d is not None]
-    with np.errstate(all="ignore"):
-        assert node.op is not None
-        want = node.op.meaning(*given)
+    want = meaning(case, node, drawn)
     if node.kind.name in ("f16", "bf16"):
         want = decode(node.kind, encode(node.kind, want))
     return decode(node.kind, blocks(node)), want
 
 
-def distance(got: Array, want: Array) -> float:
-    """Normalized mean square error. Infinite where shapes differ, or infinities or NaNs lie
-    elsewhere."""
-    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+def meaning(case: Case, node: Tensor, drawn: Sequence[Array | None]) -> Array:
+    """What the node's op makes of the drawn sources."""
+    with np.errstate(all="ignore"):
+        assert node.op is not None
+        return node.op.meaning(*given(case, drawn))
+
+
+def given(case: Case, drawn: Sequence[Array | None]) -> list[Array]:
+    """The sources that are there, as numbers."""
+    return [s.array(d) for s, d in zip(case.src, drawn) if s is not None and d is not None]
+
+
+def size(case: Case, want: Array) -> float:
+    """The mean square that errors are measured by: that of the numbers wanted. A product can be
+    small by cancellation; there it is that of a sum of such terms with random signs."""
+    finite = want[np.isfinite(want)].astype(np.float64)
+    if case.op in ("mul_mat", "mul_mat_id"):
+        w, x, *ids = given(case, case.arrays())
+        finite = registry()[case.op]().meaning(np.square(w), np.square(x), *ids).astype(np.float64)
+        return float(finite.mean())
+    return float(np.square(finite).mean()) if finite.size else 0.0
+
+
+def distance(case: Case, got: Array, want: Array) -> tuple[float, float]:
+    """(normalized mean square error, largest error of one number in units of the size). The second
+    shows a single wrong number. Infinite where shapes differ, or infinities or NaNs lie elsewhere.
+    """
     finite = np.isfinite(want)
     if got.shape != want.shape or not np.array_equal(got[~finite], want[~finite], equal_nan=True):
-        return float("inf")
+        return float("inf"), float("inf")
     if not np.isfinite(got[finite]).all():
-        return float("inf")
-    error, size = np.square(got[finite] - want[finite]).sum(), np.square(want[finite]).sum()
-    return float(error / size) if size else float(error)
-
-
-def worst(got: Array, want: Array) -> float:
-    """The largest error of one number, in root mean squares of all: a single wrong one is seen."""
-    finite = np.isfinite(want)
+        return float("inf"), float("inf")
     if not finite.any():
-        return 0.0
-    size = np.sqrt(np.mean(np.square(want[finite], dtype=np.float64)))
-    error = np.abs(np.asarray(got, np.float64)[finite] - want[finite]).max()
-    return float(error / size) if size else float(error)
+        return 0.0, 0.0
+    error = np.square(got[finite].astype(np.float64) - want[finite])
+    unit = size(case, want) or 1.0
+    return float(error.mean() / unit), float(np.sqrt(error.max() / unit))
 
 
-def check(case: Case, got: Array, want: Array) -> None:
+def check(case: Case, got: Array, want: Array, nmse: float | None = None) -> None:
     """AssertionError if the result is farther from the meaning than the case allows."""
-    far = distance(got, want)
-    assert far <= case.nmse, f"{case}: NMSE {far:.3g} > {case.nmse:g}"
-    if case.nmse and np.asarray(want).dtype.kind == "f":
-        most = worst(got, want)
-        assert most <= 12 * case.nmse**0.5, f"{case}: one number is off by {most:.3g} rms"
+    nmse = case.nmse if nmse is None else nmse
+    nmse *= max(1.0, 16 / max(want.size, 1))  # the mean of few squares is uncertain
+    far, worst = distance(case, got, want)
+    assert far <= nmse, f"{case}: NMSE {far:.3g} > {nmse:g}"
+    assert worst <= 12 * nmse**0.5, f"{case}: one number is off by {worst:.3g}"

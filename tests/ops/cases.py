@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from llamapy.graph.op import registry
 from llamapy.quants import codec
 from tests.ops.case import Case, Src
 
@@ -305,3 +306,20 @@ CASES: list[Case] = [
 
 def of(op: str) -> list[Case]:
     return [case for case in CASES if case.op == op]
+
+
+def in_place() -> list[tuple[Case, int]]:
+    """(case, number of the source whose place the result takes), as the allocator does it."""
+    found = []
+    for case in CASES:
+        for i in registry()[case.op].inplace:
+            source, first = case.src[i] if i < len(case.src) else None, case.src[0]
+            plain = source is not None and source.base is source.axes is None
+            if plain and first is not None and source.ne == first.ne and not _halves(case):
+                found.append((case, i))
+    return found
+
+
+def _halves(case: Case) -> bool:
+    """A gated unit whose one source is twice as wide as the result."""
+    return len(case.src) == 1 and len(registry()[case.op].inplace) == 2
