@@ -50,6 +50,7 @@ lint: $(TESTS)
 
 types: $(TESTS)
 	$(PY) -m mypy
+	MYPYPATH=tools $(PY) -m mypy --explicit-package-bases tools
 
 layers: $(TESTS)
 	$(VENV)/bin/lint-imports --no-logo

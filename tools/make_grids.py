@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from gguf import quants
 
 FOLDER = Path(__file__).parents[1] / "llamapy" / "quants" / "grids"
@@ -27,7 +29,7 @@ SOURCES = {
 }
 
 
-def points(source: type[quants.__Quant]) -> np.ndarray:
+def points(source: Any) -> npt.NDArray[np.int8]:
     """The grid of a gguf type as int8 [n, dimension]."""
     source.init_grid()
     return np.ascontiguousarray(source.grid.reshape(source.grid_shape).astype(np.int8))

@@ -186,16 +186,17 @@ def _row(package: str, files: list[File], lines_before: int) -> Row:
 
 def show(table: list[Row], since: str) -> None:
     """Print the table; the change is since the revision `since`."""
-    print(
-        f"{'':<24}{'files':>6}{'lines':>8}{'change':>8}{'file':>12}{'functions':>11}{'function':>16}"
-    )
-    print(f"{'':<24}{'':>6}{'':>8}{since[:7]:>8}{'med  max':>12}{'':>11}{'med  p90  max':>16}")
+    heads = f"{'':<24}{'files':>6}{'lines':>8}{'change':>8}"
+    print(f"{heads}{'file':>12}{'functions':>11}{'function':>16}")
+    print(f"{'':<24}{'':>22}{'med  max':>12}{'':>11}{'med  p90  max':>16}")
     for r in table:
         change = "" if r.change is None else f"{r.change:+d}" if r.change else "."
         print(
             f"{r.package:<24}{r.files:>6}{r.lines:>8}{change:>8}{r.file_median:>7}{r.file_max:>5}"
             f"{r.functions:>11}{r.function_median:>6}{r.function_p90:>5}{r.function_max:>5}"
         )
+    if since:
+        print(f"The change is since {since}; lines of data tables do not count.")
 
 
 def main() -> None:
