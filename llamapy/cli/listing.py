@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.cells import cell_len
+from rich.table import Table
 from rich.text import Text
 
 from llamapy.cli import console
@@ -14,6 +15,8 @@ from llamapy.tasks.compare_files import Difference
 from llamapy.tasks.inspect import Item, Report
 
 _LEAST = 20  # columns that the last cell of a row gets, however wide the others are
+
+_GAP = "  "
 
 Row = tuple[str, ...]
 
@@ -91,18 +94,16 @@ def _text(text: str) -> None:
         sys.stdout.buffer.write(to_bytes(text))
 
 
-def differences(
-    metadata: Sequence[Difference], tensors: Sequence[Difference], names: tuple[str, str]
-) -> None:
-    """Print what differs between two files."""
-    _line(f"a: {names[0]}\nb: {names[1]}\n")
-    for what, found in (("metadata", metadata), ("tensors", tensors)):
-        if found:
-            rows: list[Row] = [(d.name, d.a, d.b) for d in found]
-            _table(f"{what}: {len(rows)} differ", ("name", "a", "b"), fitted(rows, 2))
-        else:
-            _line(f"{what}: equal")
+def differences(found: Mapping[str, Sequence[Difference]], names: tuple[str, str]) -> None:
+    """Print what differs between two files, kind by kind."""
+    _line(f"a: {names[0]}\nb: {names[1]}")
+    for kind, several in found.items():
         _line("")
+        rows: list[Row] = [(d.name, d.a, d.b) for d in several]
+        if rows:
+            _table(f"{kind}: {len(rows)} differ", ("name", "a", "b"), fitted(rows, 2))
+        else:
+            _line(f"{kind}: equal")
 
 
 def fitted(rows: Sequence[Row], last: int = 1) -> list[Row]:
@@ -110,8 +111,8 @@ def fitted(rows: Sequence[Row], last: int = 1) -> list[Row]:
     if not rows:
         return []
     n_fixed = len(rows[0]) - last
-    fixed = sum(max(len(row[i]) for row in rows) for i in range(n_fixed))
-    room = (console.out.width - fixed - 2 * len(rows[0])) // last
+    fixed = sum(max(cell_len(row[i]) for row in rows) for i in range(n_fixed))
+    room = (console.out.width - fixed - len(_GAP) * (len(rows[0]) - 1)) // last
     return [
         (*row[:n_fixed], *(_cut(text, max(room, _LEAST)) for text in row[n_fixed:])) for row in rows
     ]
@@ -145,13 +146,22 @@ def _table(title: str, columns: Row, rows: Sequence[Row], numbers: Sequence[str]
     """Print aligned columns; what is too wide is left to rich, which is slower but folds."""
     cells = [tuple(console.printable(cell) for cell in row) for row in rows]
     widths = [max(cell_len(row[i]) for row in [columns, *cells]) for i in range(len(columns))]
-    if sum(widths) + 2 * len(widths) > console.out.width:
-        console.table(title, columns, rows, numbers=numbers)
-        return
     right = [name in numbers for name in columns]
     _line(title, "bold")
+    if sum(widths) + len(_GAP) * (len(widths) - 1) > console.out.width:
+        _folded(columns, cells, right)
+        return
     _line(_aligned(columns, widths, right), "bold")
     _line("\n".join(_aligned(row, widths, right) for row in cells))
+
+
+def _folded(columns: Row, cells: Sequence[Row], right: Sequence[bool]) -> None:
+    grid = Table(box=None, pad_edge=False, padding=(0, len(_GAP), 0, 0))
+    for name, flush in zip(columns, right):
+        grid.add_column(name, justify="right" if flush else "left", overflow="fold")
+    for row in cells:
+        grid.add_row(*map(Text, row))
+    console.out.print(grid)
 
 
 def _aligned(row: Row, widths: Sequence[int], right: Sequence[bool]) -> str:
@@ -159,7 +169,7 @@ def _aligned(row: Row, widths: Sequence[int], right: Sequence[bool]) -> str:
         " " * (width - cell_len(cell)) + cell if flush else cell + " " * (width - cell_len(cell))
         for cell, width, flush in zip(row, widths, right)
     )
-    return "  ".join(padded).rstrip()
+    return _GAP.join(padded).rstrip()
 
 
 def _line(text: str, style: str = "") -> None:

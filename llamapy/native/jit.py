@@ -19,6 +19,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from llamapy.core import settings
+from llamapy.core.errors import LlamapyError
 from llamapy.core.log import log
 
 _lock = threading.RLock()
@@ -77,6 +78,7 @@ class ByType:
             from llamapy.native.phantom import make_by_type
 
             self._stub = make_by_type(self.name, self.resolve, self.n_args)
+            self._stub.by_type = self
         return self._stub
 
 
@@ -97,7 +99,7 @@ class Kernel:
         """Whether it has been compiled in this process."""
         return (a, b) in self._made
 
-    def address(self, a: str = "", b: str = "", extra_files: frozenset[str] = frozenset()) -> int:
+    def address(self, a: str = "", b: str = "") -> int:
         """The address of the kernel for types `a` and `b`, compiled (or read from the cache) if need be."""
         if (a, b) not in self._made:
             load_numba()
@@ -106,7 +108,7 @@ class Kernel:
             from llamapy.native.phantom import Phantom
 
             arguments = [types.int64] * 4 + [Phantom(a), Phantom(b)]
-            self._made[a, b] = kernel_address(self.function, arguments, extra_files)
+            self._made[a, b] = kernel_address(self.function, arguments, (a, b))
         return int(self._made[a, b].address)
 
 
@@ -123,13 +125,13 @@ def inner(function: Callable[..., Any]) -> Any:
 
 
 def kernel_address(
-    function: Callable[..., Any], argument_types: list[Any], extra_files: frozenset[str]
+    function: Callable[..., Any], argument_types: list[Any], labels: tuple[str, ...]
 ) -> Any:
     """Compile `function` as a C callback of void(argument_types); keep the result alive, use its `.address`."""
     with _lock:
         numba = load_numba()
         link(function)
-        _use_cache(_files(function) | extra_files)
+        _use_cache(_files(function, labels=labels))
         signature = numba.types.void(*argument_types)
         options = {"nogil": True, "error_model": "numpy", "boundscheck": False}
         return numba.cfunc(signature, cache=_cache_root() is not None, **options)(function)
@@ -176,8 +178,10 @@ def _names(code: CodeType) -> set[str]:
     return names
 
 
-def _files(function: Callable[..., Any], seen: set[int] | None = None) -> frozenset[str]:
-    """The file of `function` and of every compiled function that it reaches by name."""
+def _files(
+    function: Callable[..., Any], seen: set[int] | None = None, labels: tuple[str, ...] = ()
+) -> frozenset[str]:
+    """The file of `function` and of every compiled function that it reaches by name, or by type for these labels."""
     seen = set() if seen is None else seen
     if id(function) in seen:
         return frozenset()
@@ -191,10 +195,23 @@ def _files(function: Callable[..., Any], seen: set[int] | None = None) -> frozen
         if isinstance(value, ModuleType) and value.__name__.startswith("llamapy."):
             members = [vars(value).get(n) for n in names]
         for member in members:
-            inner = getattr(member, "function", None) or getattr(member, "py_func", None)
-            if isinstance(inner, FunctionType):
-                files |= _files(inner, seen)
+            for inner in _inner(member, labels):
+                files |= _files(inner, seen, labels)
     return frozenset(files)
+
+
+def _inner(member: Any, labels: tuple[str, ...]) -> list[FunctionType]:
+    """The Python functions behind something that compiled code names."""
+    by_type = member if isinstance(member, ByType) else getattr(member, "by_type", None)
+    found: list[Any] = [member]
+    if isinstance(by_type, ByType):
+        for label in labels:
+            try:
+                found.append(by_type.resolve(label))
+            except (LookupError, LlamapyError):  # a label of another kind
+                continue
+    functions = [getattr(m, "function", None) or getattr(m, "py_func", None) for m in found]
+    return [f for f in functions if isinstance(f, FunctionType)]
 
 
 @cache

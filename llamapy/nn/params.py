@@ -125,6 +125,20 @@ class Params:
         return made
 
     @classmethod
+    def of(cls, *, arch: str, n_vocab: int, **given: Any) -> Self:
+        """Some fields as given, the rest by default."""
+
+        def missing(f: Any) -> ModelError:
+            return ModelError(f"{arch}: {f.name} is missing")
+
+        values = cls._fill(
+            lambda f, kind, n_layer: given.get(f.name), {"arch": arch, "n_vocab": n_vocab}, missing
+        )
+        made = cls(**values)
+        made.check(arch)
+        return made
+
+    @classmethod
     def _fill(
         cls, read: Callable[..., Any], values: dict[str, Any], missing: Any
     ) -> dict[str, Any]:

@@ -23,7 +23,13 @@ def silu(x, p, q):
 def gelu(x, p, q):
     """0.5 x (1 + tanh(y)) = x * sigmoid(2 y), y = sqrt(2/pi) (x + 0.044715 x^3)."""
     c = simd.splat_f32x16(np.float32(-2 * 0.7978845608028654))
-    y = c * x * simd.fma_f32x16(simd.splat_f32x16(np.float32(0.044715)), x * x, simd.splat_f32x16(np.float32(1)))
+    y = (
+        c
+        * x
+        * simd.fma_f32x16(
+            simd.splat_f32x16(np.float32(0.044715)), x * x, simd.splat_f32x16(np.float32(1))
+        )
+    )
     return x / (simd.splat_f32x16(np.float32(1)) + simd.exp_f32x16(y))
 
 

@@ -50,4 +50,8 @@ def capped(scores, cap):
 def plane(node, t, head, i3):
     """Address of the keys' or values' matrix that serves a head of the queries (tensor 1)."""
     own = head * rec.ne(node, t, 2) // rec.ne(node, 1, 2)
-    return rec.data(node, t) + own * rec.nb(node, t, 2) + i3 * rec.ne(node, t, 3) // rec.ne(node, 1, 3) * rec.nb(node, t, 3)
+    return (
+        rec.data(node, t)
+        + own * rec.nb(node, t, 2)
+        + i3 * rec.ne(node, t, 3) // rec.ne(node, 1, 3) * rec.nb(node, t, 3)
+    )

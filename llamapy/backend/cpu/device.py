@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from llamapy.backend.cpu.step import Machine, Step, plan
 from llamapy.backend.cpu.threads import Pool, choose
 from llamapy.core.errors import Aborted
 from llamapy.graph.tensor import Tensor
-from llamapy.quants import codec
 
 HOST = BufferType("cpu")
 
@@ -27,7 +25,13 @@ class CPU(Backend):
     name = "cpu"
     buffer_type = HOST
 
-    def __init__(self, threads: int | None = None, *, repack: bool = True, on_compile: CompileHook | None = None) -> None:
+    def __init__(
+        self,
+        threads: int | None = None,
+        *,
+        repack: bool = True,
+        on_compile: CompileHook | None = None,
+    ) -> None:
         self.n_threads = choose(threads)
         self.machine = Machine(self.n_threads, repack)
         self.pool = Pool(self.n_threads)
@@ -89,13 +93,15 @@ class CpuProgram(Program):
             row[record.PRIVATE] = self._private.ctypes.data
             row[record.PRIVATE_BYTES] = private
         self.records[:n, record.BARRIER] = _barriers(self.steps)
-        self._walk = sync.walk.dispatcher if isinstance(sync.walk, object) and hasattr(sync.walk, "dispatcher") else sync.walk
+        self._walk = sync.walk.dispatcher
 
     def _compile_kernels(self) -> None:
         wanted = {(id(s.kernel), s.types): s for s in self.steps if not s.kernel.is_ready(*s.types)}
         for done, step in enumerate(wanted.values()):
             if self.device.on_compile is not None:
-                self.device.on_compile(f"{step.kernel.__name__} {step.types[0]}".strip(), done, len(wanted))
+                self.device.on_compile(
+                    f"{step.kernel.__name__} {step.types[0]}".strip(), done, len(wanted)
+                )
             _address(step)
         if wanted and self.device.on_compile is not None:
             self.device.on_compile("", len(wanted), len(wanted))
@@ -118,18 +124,7 @@ class CpuProgram(Program):
 
 
 def _address(step: Step) -> int:
-    files = [codec_files(t) for t in step.types if t]
-    return step.kernel.address(*step.types, frozenset().union(*files))
-
-
-def codec_files(name: str) -> frozenset[str]:
-    """Sources that the compiled code of a tensor type depends on."""
-    found: frozenset[str] = frozenset()
-    for value in vars(codec.get(name)).values():
-        files = getattr(value, "files", None)
-        if isinstance(files, frozenset):
-            found |= files
-    return found
+    return step.kernel.address(*step.types)
 
 
 def _without_repeats(steps: Sequence[Step]) -> list[Step]:
@@ -165,13 +160,12 @@ def _barriers(steps: Sequence[Step]) -> list[int]:
             writes = [*writes, (-1, 0)] if step.tensors[0] is not None else [(-1, 0)]
         elif step.takes is not None:
             reads = [*reads, (-1, 0)]
-        if i and not (_overlap(reads, written) or _overlap(writes, written) or _overlap(writes, read)):
+        if i and not (
+            _overlap(reads, written) or _overlap(writes, written) or _overlap(writes, read)
+        ):
             flags[i - 1] = 0
         else:
             written, read = [], []
         written += writes
         read += reads
     return flags
-
-
-__all__ = ["CPU", "HOST", "Any", "CpuProgram"]

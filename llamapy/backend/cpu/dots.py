@@ -70,7 +70,9 @@ def dot(w, row, stride, x, k):
     whole = k // 32 * 32 if stride == size else 0
     for i in range(0, whole, 32):
         a = simd.fma_f32x16(values.load_16(w, row + size * i), simd.load_f32x16(x + 4 * i), a)
-        b = simd.fma_f32x16(values.load_16(w, row + size * (i + 16)), simd.load_f32x16(x + 4 * i + 64), b)
+        b = simd.fma_f32x16(
+            values.load_16(w, row + size * (i + 16)), simd.load_f32x16(x + 4 * i + 64), b
+        )
     total = simd.total_f32x16(a + b)
     for i in range(whole, k):
         total += values.load_1(w, row + stride * i, 0) * mem.f32(x, i)

@@ -1,12 +1,12 @@
 """The node record: 128 words that tell a kernel everything, and how compiled code reads them.
 
-    word 0        address of the kernel
-    word 1        1 if all threads wait for each other after this node
-    word 2        address of the counter that hands out chunks
-    word 3, 4     address of shared scratch; of this program's per-thread scratch
-    word 5        bytes of scratch a thread
-    words 8-23    parameters (integers, or floats as 64-bit patterns)
-    words 24...   tensors, 10 words each: data, ne[4], nb[4], type id; the result first, then the sources (up to 9)
+word 0        address of the kernel
+word 1        1 if all threads wait for each other after this node
+word 2        address of the counter that hands out chunks
+word 3, 4     address of shared scratch; of this program's per-thread scratch
+word 5        bytes of scratch a thread
+words 8-23    parameters (integers, or floats as 64-bit patterns)
+words 24...   tensors, 10 words each: data, ne[4], nb[4], type id; the result first, then the sources (up to 9)
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ MAX_TENSORS = (WORDS - TENSORS) // TENSOR_WORDS
 MAX_PARAMS = TENSORS - PARAMS
 
 
-def write(row: np.ndarray[Any, np.dtype[np.int64]], params: Sequence[int | float], tensors: Sequence[Tensor | None]) -> None:
+def write(
+    row: np.ndarray[Any, np.dtype[np.int64]],
+    params: Sequence[int | float],
+    tensors: Sequence[Tensor | None],
+) -> None:
     """Fill the parameters and tensors of one record. AssertionError on our own mistakes only."""
     assert len(params) <= MAX_PARAMS and len(tensors) <= MAX_TENSORS
     for i, value in enumerate(params):

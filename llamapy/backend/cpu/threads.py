@@ -34,7 +34,9 @@ def choose(asked: int | None) -> int:
     if not asked or asked < 0:
         return most
     if asked > most and not os.environ.get("LLAMAPY_OVERSUBSCRIBE"):
-        log.warning("%d threads asked, %d used: more are not available to this process", asked, most)
+        log.warning(
+            "%d threads asked, %d used: more are not available to this process", asked, most
+        )
         return most
     return asked
 
@@ -47,7 +49,9 @@ def _affinity() -> set[int]:
 
 def _quota(root: Path, membership: Path) -> float | None:
     """CPUs that the control groups of this process allow (the least over all parents); None without a limit."""
-    limits = [q for folder in _group_folders(root, membership) if (q := _folder_quota(folder)) is not None]
+    limits = [
+        q for folder in _group_folders(root, membership) if (q := _folder_quota(folder)) is not None
+    ]
     return min(limits) if limits else None
 
 
@@ -86,7 +90,9 @@ def _physical_cores(allowed: set[int], topology: Path) -> int:
     cores = set()
     for cpu in allowed:
         try:
-            cores.add((topology / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip())
+            cores.add(
+                (topology / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip()
+            )
         except OSError:
             return 0
     return len(cores)
@@ -102,7 +108,8 @@ class Pool:
         self._wake = [threading.Semaphore(0) for _ in range(n)]
         self._done = threading.Semaphore(0)
         self._threads = [
-            threading.Thread(target=self._work, args=(i,), name=f"llamapy-{i}", daemon=True) for i in range(n)
+            threading.Thread(target=self._work, args=(i,), name=f"llamapy-{i}", daemon=True)
+            for i in range(n)
         ]
         for thread in self._threads:
             thread.start()

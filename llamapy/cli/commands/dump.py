@@ -82,13 +82,14 @@ def _diff(a: AnyFile, b: AnyFile, *, as_json: bool, tensors: bool) -> None:
     from llamapy.cli import listing
     from llamapy.tasks.compare_files import compare_metadata, compare_tensors
 
-    metadata = compare_metadata(a.metadata, b.metadata)
-    total = sum(info.n_bytes for info in a.tensors)
-    with console.progress("comparing", total, unit="B") as tick:
-        found = compare_tensors(a, b, tick) if tensors else []
+    found = {"metadata": compare_metadata(a.metadata, b.metadata)}
+    if tensors:
+        total = sum(info.n_bytes for info in a.tensors)
+        with console.progress("comparing", total, unit="B") as tick:
+            found["tensors"] = compare_tensors(a, b, tick)
     if as_json:
-        console.json({"metadata": metadata, "tensors": found})
+        console.json(found)
     else:
-        listing.differences(metadata, found, (a.path, b.path))
-    if metadata or found:
+        listing.differences(found, (a.path, b.path))
+    if any(found.values()):
         raise Exit(1)

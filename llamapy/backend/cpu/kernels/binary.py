@@ -42,7 +42,11 @@ def binary(node, ith, nth, sync, a, b):
     x_stride, y_stride, size = rec.nb(node, 1, 0), rec.nb(node, 2, 0), values.n_bytes(b)
     first, last = block_of(rec.n_rows(node, 0), ith, nth)
     for r in range(first, last):
-        x, y, out = rec.row_address(node, 1, r), rec.like_row_address(node, 2, r), rec.row_address(node, 0, r)
+        x, y, out = (
+            rec.row_address(node, 1, r),
+            rec.like_row_address(node, 2, r),
+            rec.row_address(node, 0, r),
+        )
         whole = 0
         if x_stride == 4 and n_b == n and y_stride == size:
             whole = n // 16 * 16

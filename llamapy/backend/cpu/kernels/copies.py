@@ -76,14 +76,22 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
         return [Step(copy_bits, (node, x), (repeats,), types=kinds)]
     if kinds[0] == "i32" or (kinds[1] == "i32" and kinds[0] not in values.PLAIN):
         return None
-    if all(k in NUMBERS for k in kinds) and (repeats or x.ne != node.ne or kinds[1] == "i32" or not node.contiguous_rows):
+    if all(k in NUMBERS for k in kinds) and (
+        repeats or x.ne != node.ne or kinds[1] == "i32" or not node.contiguous_rows
+    ):
         return [Step(copy_elements, (node, x), (repeats,), types=kinds)]
-    if x.ne != node.ne or not node.contiguous_rows or not (x.contiguous_rows or kinds[0] in values.PLAIN):
+    if (
+        x.ne != node.ne
+        or not node.contiguous_rows
+        or not (x.contiguous_rows or kinds[0] in values.PLAIN)
+    ):
         return None
     if not all(_convertible(k, to) for k, to in zip(kinds, (False, True))):
         return None
     params = (codec.tables_address(x.kind), codec.tables_address(node.kind))
-    return [Step(copy_rows, (node, x), params, types=kinds, private=values.SCRATCH + 4 * node.ne[0])]
+    return [
+        Step(copy_rows, (node, x), params, types=kinds, private=values.SCRATCH + 4 * node.ne[0])
+    ]
 
 
 def _convertible(name: str, to: bool) -> bool:

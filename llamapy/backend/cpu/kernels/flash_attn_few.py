@@ -28,7 +28,9 @@ def dot(w, row, q, d):
     size, whole = values.n_bytes(w), d // 32 * 32
     for i in range(0, whole, 32):
         a = simd.fma_f32x16(values.load_16(w, row + size * i), simd.load_f32x16(q + 4 * i), a)
-        b = simd.fma_f32x16(values.load_16(w, row + size * (i + 16)), simd.load_f32x16(q + 4 * i + 64), b)
+        b = simd.fma_f32x16(
+            values.load_16(w, row + size * (i + 16)), simd.load_f32x16(q + 4 * i + 64), b
+        )
     total = simd.total_f32x16(a + b)
     for i in range(whole, d):
         total += values.load_1(w, row, i) * mem.f32(q, i)
@@ -40,7 +42,9 @@ def add_row(w, row, p, out, d):
     """out += p * row."""
     size, whole, factor = values.n_bytes(w), d // 16 * 16, simd.splat_f32x16(p)
     for i in range(0, whole, 16):
-        y = simd.fma_f32x16(factor, values.load_16(w, row + size * i), simd.load_f32x16(out + 4 * i))
+        y = simd.fma_f32x16(
+            factor, values.load_16(w, row + size * i), simd.load_f32x16(out + 4 * i)
+        )
         simd.store_f32x16(out + 4 * i, y)
     for i in range(whole, d):
         mem.put_f32(out, i, mem.f32(out, i) + p * values.load_1(w, row, i))
@@ -67,7 +71,9 @@ def one_query(node, head, query, i3, k_type, v_type, q, scores, out, flat, scrat
         s = hidden
         add = np.float32(0) if mask == 0 else mem.f16(mask, j)
         if add != hidden:
-            row = as_floats(k_type, keys + j * rec.nb(node, 2, 1), d, flat, scratch, rec.param(node, 3))
+            row = as_floats(
+                k_type, keys + j * rec.nb(node, 2, 1), d, flat, scratch, rec.param(node, 3)
+            )
             s = key_dot(k_type, row, q, d)
             if cap != 0:
                 s = cap * np.float32(np.tanh(s / cap))
@@ -87,7 +93,9 @@ def one_query(node, head, query, i3, k_type, v_type, q, scores, out, flat, scrat
         p = mem.f32(scores, j)
         if p != 0:
             total += p
-            row = as_floats(v_type, vals + j * rec.nb(node, 3, 1), dv, flat, scratch, rec.param(node, 4))
+            row = as_floats(
+                v_type, vals + j * rec.nb(node, 3, 1), dv, flat, scratch, rec.param(node, 4)
+            )
             value_add(v_type, row, p, out, dv)
     inverse = np.float32(1.0 / total)
     for i in range(dv):
@@ -112,7 +120,10 @@ def value_add(w, row, p, out, d):
         return
     factor = simd.splat_f32x16(p)
     for i in range(0, d, 16):
-        simd.store_f32x16(out + 4 * i, simd.fma_f32x16(factor, simd.load_f32x16(row + 4 * i), simd.load_f32x16(out + 4 * i)))
+        simd.store_f32x16(
+            out + 4 * i,
+            simd.fma_f32x16(factor, simd.load_f32x16(row + 4 * i), simd.load_f32x16(out + 4 * i)),
+        )
 
 
 @compiled
@@ -140,11 +151,21 @@ def flash_attn_few(node, ith, nth, sync, k_type, v_type):
     while chunk < n_chunks:
         head, rest = chunk % n_head, chunk // n_head
         query, i3 = rest % n_q, rest // n_q
-        x = rec.data(node, 1) + query * rec.nb(node, 1, 1) + head * rec.nb(node, 1, 2) + i3 * rec.nb(node, 1, 3)
+        x = (
+            rec.data(node, 1)
+            + query * rec.nb(node, 1, 1)
+            + head * rec.nb(node, 1, 2)
+            + i3 * rec.nb(node, 1, 3)
+        )
         for i in range(d):
             mem.put_f32(q, i, mem.f32(x + i * rec.nb(node, 1, 0), 0) * scale)
         one_query(node, head, query, i3, k_type, v_type, q, scores, out, flat, scratch)
-        y = rec.data(node, 0) + head * rec.nb(node, 0, 1) + query * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3)
+        y = (
+            rec.data(node, 0)
+            + head * rec.nb(node, 0, 1)
+            + query * rec.nb(node, 0, 2)
+            + i3 * rec.nb(node, 0, 3)
+        )
         for i in range(dv):
             mem.put_f32(y, i, mem.f32(out, i))
         chunk = next_chunk(node, sync)
@@ -159,7 +180,9 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     for t in (k, v):
         if not t.contiguous_rows or (t.kind.name not in values.PLAIN and t.kind.unpack is None):
             return None
-    if q.kind.name != "f32" or (mask is not None and (mask.kind.name != "f16" or not mask.contiguous_rows)):
+    if q.kind.name != "f32" or (
+        mask is not None and (mask.kind.name != "f16" or not mask.contiguous_rows)
+    ):
         return None
     up = 4 * sum((n + 31) // 32 * 32 for n in (q.ne[0], v.ne[0], max(q.ne[0], v.ne[0]), k.ne[1]))
     params = (
@@ -167,7 +190,11 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
         codec.tables_address(k.kind), codec.tables_address(v.kind),
     )  # fmt: skip
     types = (k.kind.name, v.kind.name)
-    return [Step(flash_attn_few, (node, q, k, v, mask, sinks), params, types, private=values.SCRATCH + up)]
+    return [
+        Step(
+            flash_attn_few, (node, q, k, v, mask, sinks), params, types, private=values.SCRATCH + up
+        )
+    ]
 
 
 _ = capped

@@ -56,8 +56,17 @@ def scores_of(qt, keys, n, d, out):
     """out[j] = sixteen queries . key j, four keys at a time (past the end: the last again)."""
     for j in range(0, n, 4):
         k0 = keys + 4 * d * j
-        k1, k2, k3 = keys + 4 * d * min(j + 1, n - 1), keys + 4 * d * min(j + 2, n - 1), keys + 4 * d * min(j + 3, n - 1)
-        c0, c1, c2, c3 = simd.zeros_f32x16(), simd.zeros_f32x16(), simd.zeros_f32x16(), simd.zeros_f32x16()
+        k1, k2, k3 = (
+            keys + 4 * d * min(j + 1, n - 1),
+            keys + 4 * d * min(j + 2, n - 1),
+            keys + 4 * d * min(j + 3, n - 1),
+        )
+        c0, c1, c2, c3 = (
+            simd.zeros_f32x16(),
+            simd.zeros_f32x16(),
+            simd.zeros_f32x16(),
+            simd.zeros_f32x16(),
+        )
         for i in range(d):
             q = simd.load_f32x16(qt + 64 * i)
             c0 = simd.fma_f32x16(q, simd.splat_f32x16(mem.f32(k0, i)), c0)
@@ -118,7 +127,9 @@ def add_values(weights, vals, n, dv, alpha, out):
     for i in range(fours, dv):
         c = simd.load_f32x16(out + 64 * i) * alpha
         for j in range(n):
-            c = simd.fma_f32x16(simd.load_f32x16(weights + 64 * j), simd.splat_f32x16(mem.f32(vals, j * dv + i)), c)
+            c = simd.fma_f32x16(
+                simd.load_f32x16(weights + 64 * j), simd.splat_f32x16(mem.f32(vals, j * dv + i)), c
+            )
         simd.store_f32x16(out + 64 * i, c)
 
 
@@ -152,7 +163,12 @@ def finish(node, head, i3, query, live, top_at, total_at, out):
             factor = np.float32(np.exp(top - higher))
             total = total * factor + np.float32(np.exp(sink - higher))
         inverse = factor / total if total > 0 else np.float32(0)
-        y = rec.data(node, 0) + head * rec.nb(node, 0, 1) + (query + lane) * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3)
+        y = (
+            rec.data(node, 0)
+            + head * rec.nb(node, 0, 1)
+            + (query + lane) * rec.nb(node, 0, 2)
+            + i3 * rec.nb(node, 0, 3)
+        )
         for i in range(dv):
             mem.put_f32(y, i, mem.f32(out, i * LANES + lane) * inverse)
 
@@ -191,8 +207,19 @@ def flash_attn_tile(node, ith, nth, sync, k_type, v_type):
             if state == SKIP:
                 continue
             k_stride, v_stride = rec.nb(node, 2, 1), rec.nb(node, 3, 1)
-            rows_to_f32(k_type, k_rows + first * k_stride, k_stride, n, d, keys, scratch, rec.param(node, 3))
-            rows_to_f32(v_type, v_rows + first * v_stride, v_stride, n, dv, vals, scratch, rec.param(node, 4))
+            rows_to_f32(
+                k_type, k_rows + first * k_stride, k_stride, n, d, keys, scratch, rec.param(node, 3)
+            )
+            rows_to_f32(
+                v_type,
+                v_rows + first * v_stride,
+                v_stride,
+                n,
+                dv,
+                vals,
+                scratch,
+                rec.param(node, 4),
+            )
             scores_of(qt, keys, n, d, scores)
             cap_scores(scores, n, cap)
             if state == MASKED:

@@ -35,7 +35,9 @@ def row(op, gate, up, y, n, gate_stride, up_stride, scratch):
             mem.put_f32(scratch, i, zero)
         simd.store_f32x16(scratch, act(op, simd.load_f32x16(scratch), zero, zero))
         for i in range(few):
-            mem.put_f32(y, first + i, mem.f32(scratch, i) * mem.f32(up + (first + i) * up_stride, 0))
+            mem.put_f32(
+                y, first + i, mem.f32(scratch, i) * mem.f32(up + (first + i) * up_stride, 0)
+            )
 
 
 @kernel
@@ -53,7 +55,16 @@ def glu(node, ith, nth, sync, a, b):
             up = gate + n * gate_stride
         else:
             gate = gate + n * gate_stride
-        row(a, gate, up, rec.row_address(node, 0, r), n, gate_stride, up_stride, rec.private(node, ith))
+        row(
+            a,
+            gate,
+            up,
+            rec.row_address(node, 0, r),
+            n,
+            gate_stride,
+            up_stride,
+            rec.private(node, ith),
+        )
 
 
 def plan(node: Tensor, machine: Machine) -> list[Step] | None:

@@ -31,7 +31,12 @@ def pack(w, rows, stride, element, live, k, panel):
 
 @compiled
 def four_columns(panel, x0, x1, x2, x3, k, tile):
-    c0, c1, c2, c3 = simd.zeros_f32x16(), simd.zeros_f32x16(), simd.zeros_f32x16(), simd.zeros_f32x16()
+    c0, c1, c2, c3 = (
+        simd.zeros_f32x16(),
+        simd.zeros_f32x16(),
+        simd.zeros_f32x16(),
+        simd.zeros_f32x16(),
+    )
     for i in range(k):
         w = simd.load_f32x16(panel + 64 * i)
         c0 = simd.fma_f32x16(w, simd.splat_f32x16(mem.f32(x0, i)), c0)
@@ -72,11 +77,23 @@ def mul_mat_float_few(node, ith, nth, sync, w, b):
         i2, i3 = plane % rec.ne(node, 2, 2), plane // rec.ne(node, 2, 2)
         rows = plane_of_weights(node, i2, i3)
         for c in range(m):
-            x = rec.data(node, 2) + c * rec.nb(node, 2, 1) + i2 * rec.nb(node, 2, 2) + i3 * rec.nb(node, 2, 3)
+            x = (
+                rec.data(node, 2)
+                + c * rec.nb(node, 2, 1)
+                + i2 * rec.nb(node, 2, 2)
+                + i3 * rec.nb(node, 2, 3)
+            )
             x = flat_row(node, x, k, scratch)
-            y = rec.data(node, 0) + c * rec.nb(node, 0, 1) + i2 * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3)
+            y = (
+                rec.data(node, 0)
+                + c * rec.nb(node, 0, 1)
+                + i2 * rec.nb(node, 0, 2)
+                + i3 * rec.nb(node, 0, 3)
+            )
             for r in range(first, min(first + 32, n)):
-                mem.put_f32(y, r, dots.dot(w, rows + r * rec.nb(node, 1, 1), rec.nb(node, 1, 0), x, k))
+                mem.put_f32(
+                    y, r, dots.dot(w, rows + r * rec.nb(node, 1, 1), rec.nb(node, 1, 0), x, k)
+                )
         chunk = next_chunk(node, sync)
 
 
@@ -124,4 +141,3 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
         return [Step(mul_mat_float_few, (node, w, x), types=types, private=4 * k + 64)]
     private = 256 + 16 * ((k + 15) // 16 * 16) + 4 * ROWS * k + 64
     return [Step(mul_mat_float_many, (node, w, x), types=types, private=private)]
-

@@ -32,7 +32,9 @@ def mul_mat_id(node, ith, nth, sync, w, b):
     while chunk < n_chunks:
         pair, first = chunk // per_pair, chunk % per_pair * ROWS
         used, token = pair % n_used, pair // n_used
-        expert = np.int64(mem.i32(rec.data(node, 3) + used * rec.nb(node, 3, 0) + token * rec.nb(node, 3, 1), 0))
+        expert = np.int64(
+            mem.i32(rec.data(node, 3) + used * rec.nb(node, 3, 0) + token * rec.nb(node, 3, 1), 0)
+        )
         y = rec.data(node, 0) + used * rec.nb(node, 0, 1) + token * rec.nb(node, 0, 2)
         x_row = used % rec.ne(node, 2, 1)
         rows = rec.data(node, 1) + expert * rec.nb(node, 1, 2)
@@ -59,13 +61,23 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     if w.kind.name in values.PLAIN:
         if not x.contiguous_rows:
             return None
-        return [Step(mul_mat_id, (node, w, x, ids), (0, 0, 0), (w.kind.name, ""), private=values.SCRATCH)]
+        return [
+            Step(
+                mul_mat_id, (node, w, x, ids), (0, 0, 0), (w.kind.name, ""), private=values.SCRATCH
+            )
+        ]
     if w.kind.unpack is None or w.kind.n_values > 256:
         return None
     low, high = w.kind.q_range
     step = act.quantize_step(x, 1)
     params = (act.row_bytes(x.ne[0], 1), codec.tables_address(w.kind), int(high - low > 127))
     product = Step(
-        mul_mat_id, (node, w, x, ids), params, (w.kind.name, ""), step.shared, values.SCRATCH, takes=step.leaves
+        mul_mat_id,
+        (node, w, x, ids),
+        params,
+        (w.kind.name, ""),
+        step.shared,
+        values.SCRATCH,
+        takes=step.leaves,
     )
     return [step, product]

@@ -63,9 +63,19 @@ def add_group(c, total, s, m, d, t, g):
 def four_columns(w, panel, scales, minimums, x0, x1, x2, x3, k, out, out_stride):
     """Sixteen rows times four columns (their rows at x0 ... x3): out[c, 0..15]."""
     d, t = group_scales(w, x0, k), group_sums(w, x0, k)
-    c0, c1, c2, c3 = simd.zeros_f32x16(), simd.zeros_f32x16(), simd.zeros_f32x16(), simd.zeros_f32x16()
+    c0, c1, c2, c3 = (
+        simd.zeros_f32x16(),
+        simd.zeros_f32x16(),
+        simd.zeros_f32x16(),
+        simd.zeros_f32x16(),
+    )
     for g in range(k // values.group(w)):
-        i0, i1, i2, i3 = simd.zeros_i32x16(), simd.zeros_i32x16(), simd.zeros_i32x16(), simd.zeros_i32x16()
+        i0, i1, i2, i3 = (
+            simd.zeros_i32x16(),
+            simd.zeros_i32x16(),
+            simd.zeros_i32x16(),
+            simd.zeros_i32x16(),
+        )
         for step in range(values.group(w) // 2):
             place = g * values.group(w) + 2 * step
             u = simd.load_i16x32(panel + 2 * ROWS * place)
@@ -99,7 +109,9 @@ def mul_mat_pairs(node, ith, nth, sync, w, b):
     while chunk < n_chunks:
         plane, first = chunk // per_plane, chunk % per_plane * ROWS
         i2, i3 = plane % rec.ne(node, 2, 2), plane // rec.ne(node, 2, 2)
-        rows = rec.data(node, 1) + i2 * rec.ne(node, 1, 2) // rec.ne(node, 2, 2) * rec.nb(node, 1, 2)
+        rows = rec.data(node, 1) + i2 * rec.ne(node, 1, 2) // rec.ne(node, 2, 2) * rec.nb(
+            node, 1, 2
+        )
         rows += i3 * rec.ne(node, 1, 3) // rec.ne(node, 2, 3) * rec.nb(node, 1, 3)
         rows += first * rec.nb(node, 1, 1)
         out = rec.data(node, 0) + i2 * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3) + 4 * first
@@ -109,7 +121,11 @@ def mul_mat_pairs(node, ith, nth, sync, w, b):
         for c in range(0, m, 4):
             last = m - 1 - c  # past the end: the last column again
             x0 = x + c * x_size
-            x1, x2, x3 = x0 + min(1, last) * x_size, x0 + min(2, last) * x_size, x0 + min(3, last) * x_size
+            x1, x2, x3 = (
+                x0 + min(1, last) * x_size,
+                x0 + min(2, last) * x_size,
+                x0 + min(3, last) * x_size,
+            )
             four_columns(w, panel, scales, minimums, x0, x1, x2, x3, k, tile, 64)
             for j in range(min(4, m - c)):
                 y = out + (c + j) * rec.nb(node, 0, 1)
@@ -123,7 +139,12 @@ def mul_mat_pairs(node, ith, nth, sync, w, b):
 
 def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     w, x = node.src
-    if w.kind.unpack is None or w.kind.n_values > 256 or not w.contiguous_rows or x.kind.name != "f32":
+    if (
+        w.kind.unpack is None
+        or w.kind.n_values > 256
+        or not w.contiguous_rows
+        or x.kind.name != "f32"
+    ):
         return None
     if x.ne[1] <= FEW:
         return None
@@ -131,5 +152,13 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     step = act.quantize_step(x, 2)
     private = values.SCRATCH + 2 * 64 * (k // w.kind.group) + 4 * 64 + 2 * ROWS * k
     params = (act.row_bytes(k, 2), codec.tables_address(w.kind))
-    product = Step(mul_mat_pairs, (node, w, x), params, (w.kind.name, ""), step.shared, private, takes=step.leaves)
+    product = Step(
+        mul_mat_pairs,
+        (node, w, x),
+        params,
+        (w.kind.name, ""),
+        step.shared,
+        private,
+        takes=step.leaves,
+    )
     return [step, product]

@@ -77,9 +77,19 @@ def four_columns(w, panel, scales, minimums, x, x_size, k, out, out_stride):
     """Sixteen rows times four columns: out[c, 0..15]."""
     x0, x1, x2, x3 = x, x + x_size, x + 2 * x_size, x + 3 * x_size
     d, t = group_scales(w, x, k, 1), group_sums(w, x, k, 1)
-    c0, c1, c2, c3 = simd.zeros_f32x16(), simd.zeros_f32x16(), simd.zeros_f32x16(), simd.zeros_f32x16()
+    c0, c1, c2, c3 = (
+        simd.zeros_f32x16(),
+        simd.zeros_f32x16(),
+        simd.zeros_f32x16(),
+        simd.zeros_f32x16(),
+    )
     for g in range(k // values.group(w)):
-        i0, i1, i2, i3 = simd.zeros_i32x16(), simd.zeros_i32x16(), simd.zeros_i32x16(), simd.zeros_i32x16()
+        i0, i1, i2, i3 = (
+            simd.zeros_i32x16(),
+            simd.zeros_i32x16(),
+            simd.zeros_i32x16(),
+            simd.zeros_i32x16(),
+        )
         at = g * values.group(w)
         for part in range(values.group(w) // 4 // steps(w)):
             a0, a1, a2, a3 = simd.dot_start(), simd.dot_start(), simd.dot_start(), simd.dot_start()
@@ -113,7 +123,9 @@ def one_column(w, panel, scales, minimums, x, k, out):
             a = simd.dot_start()
             for step in range(steps(w)):
                 place = g * values.group(w) + 4 * (part * steps(w) + step)
-                a = simd.dot_step(a, simd.load_u8x64(panel + ROWS * place), simd.quad_i8x64(x + place))
+                a = simd.dot_step(
+                    a, simd.load_u8x64(panel + ROWS * place), simd.quad_i8x64(x + place)
+                )
             total = total + simd.dot_end(a)
         s, m = simd.load_f32x16(scales + 64 * g), simd.load_f32x16(minimums + 64 * g)
         c = add_group(c, total, s, m, d, t, g)
@@ -143,7 +155,9 @@ def mul_mat_panel(node, ith, nth, sync, w, b):
     while chunk < n_chunks:
         plane, first = chunk // per_plane, chunk % per_plane * ROWS
         i2, i3 = plane % rec.ne(node, 2, 2), plane // rec.ne(node, 2, 2)
-        rows = rec.data(node, 1) + i2 * rec.ne(node, 1, 2) // rec.ne(node, 2, 2) * rec.nb(node, 1, 2)
+        rows = rec.data(node, 1) + i2 * rec.ne(node, 1, 2) // rec.ne(node, 2, 2) * rec.nb(
+            node, 1, 2
+        )
         rows += i3 * rec.ne(node, 1, 3) // rec.ne(node, 2, 3) * rec.nb(node, 1, 3)
         rows += first * rec.nb(node, 1, 1)
         out = rec.data(node, 0) + i2 * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3) + 4 * first
@@ -153,7 +167,17 @@ def mul_mat_panel(node, ith, nth, sync, w, b):
         fours = m // 4 * 4
         for c in range(0, fours, 4):
             if live == ROWS:
-                four_columns(w, panel, scales, minimums, x + c * x_size, x_size, k, out + c * out_stride, out_stride)
+                four_columns(
+                    w,
+                    panel,
+                    scales,
+                    minimums,
+                    x + c * x_size,
+                    x_size,
+                    k,
+                    out + c * out_stride,
+                    out_stride,
+                )
             else:
                 four_columns(w, panel, scales, minimums, x + c * x_size, x_size, k, tile, 64)
                 copy_live(tile, out + c * out_stride, out_stride, 4, live)
@@ -172,7 +196,12 @@ def copy_live(tile, out, out_stride, columns, live):
 
 def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     w, x = node.src
-    if w.kind.unpack is None or w.kind.n_values > 256 or not w.contiguous_rows or x.kind.name != "f32":
+    if (
+        w.kind.unpack is None
+        or w.kind.n_values > 256
+        or not w.contiguous_rows
+        or x.kind.name != "f32"
+    ):
         return None
     low, high = w.kind.q_range
     if x.ne[1] <= FEW or high - low > 127:
@@ -181,5 +210,13 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     step = act.quantize_step(x, 1)
     private = values.SCRATCH + 2 * 64 * (k // w.kind.group) + 4 * 64 + ROWS * k
     params = (act.row_bytes(k, 1), codec.tables_address(w.kind))
-    product = Step(mul_mat_panel, (node, w, x), params, (w.kind.name, ""), step.shared, private, takes=step.leaves)
+    product = Step(
+        mul_mat_panel,
+        (node, w, x),
+        params,
+        (w.kind.name, ""),
+        step.shared,
+        private,
+        takes=step.leaves,
+    )
     return [step, product]

@@ -32,7 +32,9 @@ def mul_mat_rows(node, ith, nth, sync, w, b):
     while chunk < n_chunks:
         plane, first = chunk // per_plane, chunk % per_plane * ROWS
         i2, i3 = plane % rec.ne(node, 2, 2), plane // rec.ne(node, 2, 2)
-        rows = rec.data(node, 1) + i2 * rec.ne(node, 1, 2) // rec.ne(node, 2, 2) * rec.nb(node, 1, 2)
+        rows = rec.data(node, 1) + i2 * rec.ne(node, 1, 2) // rec.ne(node, 2, 2) * rec.nb(
+            node, 1, 2
+        )
         rows += i3 * rec.ne(node, 1, 3) // rec.ne(node, 2, 3) * rec.nb(node, 1, 3)
         out = rec.data(node, 0) + i2 * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3)
         for r in range(first, min(first + ROWS, n)):
@@ -40,20 +42,37 @@ def mul_mat_rows(node, ith, nth, sync, w, b):
             for c in range(m):
                 x = x_rows + (plane * m + c) * x_size
                 if signed == 0:
-                    mem.put_f32(out + c * rec.nb(node, 0, 1), r, dots.dot_row(w, row, x, k, scratch, tables))
+                    mem.put_f32(
+                        out + c * rec.nb(node, 0, 1), r, dots.dot_row(w, row, x, k, scratch, tables)
+                    )
                 else:
-                    mem.put_f32(out + c * rec.nb(node, 0, 1), r, dots.dot_row_signed(w, row, x, k, scratch, tables))
+                    mem.put_f32(
+                        out + c * rec.nb(node, 0, 1),
+                        r,
+                        dots.dot_row_signed(w, row, x, k, scratch, tables),
+                    )
         chunk = next_chunk(node, sync)
 
 
 def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     w, x = node.src
-    if w.kind.unpack is None or w.kind.n_values > 256 or not w.contiguous_rows or x.kind.name != "f32":
+    if (
+        w.kind.unpack is None
+        or w.kind.n_values > 256
+        or not w.contiguous_rows
+        or x.kind.name != "f32"
+    ):
         return None
     low, high = w.kind.q_range
     step = act.quantize_step(x, 1)
     params = (act.row_bytes(x.ne[0], 1), codec.tables_address(w.kind), int(high - low > 127))
     product = Step(
-        mul_mat_rows, (node, w, x), params, (w.kind.name, ""), step.shared, values.SCRATCH, takes=step.leaves
+        mul_mat_rows,
+        (node, w, x),
+        params,
+        (w.kind.name, ""),
+        step.shared,
+        values.SCRATCH,
+        takes=step.leaves,
     )
     return [step, product]

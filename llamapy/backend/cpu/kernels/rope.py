@@ -45,8 +45,18 @@ def rope(node, ith, nth, sync, a, b):
         i2, i3 = token % n_tokens, token // n_tokens
         turns(node, np.float64(mem.i32(rec.data(node, 2), i2)), factors, table)
         for h in range(n_head):
-            x = rec.data(node, 1) + h * rec.nb(node, 1, 1) + i2 * rec.nb(node, 1, 2) + i3 * rec.nb(node, 1, 3)
-            y = rec.data(node, 0) + h * rec.nb(node, 0, 1) + i2 * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3)
+            x = (
+                rec.data(node, 1)
+                + h * rec.nb(node, 1, 1)
+                + i2 * rec.nb(node, 1, 2)
+                + i3 * rec.nb(node, 1, 3)
+            )
+            y = (
+                rec.data(node, 0)
+                + h * rec.nb(node, 0, 1)
+                + i2 * rec.nb(node, 0, 2)
+                + i3 * rec.nb(node, 0, 3)
+            )
             for i in range(n // 2):
                 cos, sin = mem.f32(table, 2 * i), mem.f32(table, 2 * i + 1)
                 first, second = mem.f32(x, gap * i), mem.f32(x, gap * i + apart)

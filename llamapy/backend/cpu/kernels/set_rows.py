@@ -22,12 +22,19 @@ def set_rows(node, ith, nth, sync, a, w):
         i1, rest = r % rec.ne(node, 2, 1), r // rec.ne(node, 2, 1)
         i2, i3 = rest % rec.ne(node, 2, 2), rest // rec.ne(node, 2, 2)
         at = rec.data(node, 3) + i1 * rec.nb(node, 3, 0)
-        at += i2 % rec.ne(node, 3, 1) * rec.nb(node, 3, 1) + i3 % rec.ne(node, 3, 2) * rec.nb(node, 3, 2)
+        at += i2 % rec.ne(node, 3, 1) * rec.nb(node, 3, 1) + i3 % rec.ne(node, 3, 2) * rec.nb(
+            node, 3, 2
+        )
         wanted = mem.i64(at, 0) if rec.param(node, 1) == 1 else np.int64(mem.i32(at, 0))
         if wanted < 0 or wanted >= rec.ne(node, 0, 1):
             continue
         x = rec.row_address(node, 2, r)
-        y = rec.data(node, 0) + wanted * rec.nb(node, 0, 1) + i2 * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3)
+        y = (
+            rec.data(node, 0)
+            + wanted * rec.nb(node, 0, 1)
+            + i2 * rec.nb(node, 0, 2)
+            + i3 * rec.nb(node, 0, 3)
+        )
         if rec.nb(node, 2, 0) != 4:
             for i in range(n):
                 mem.put_f32(flat, i, mem.f32(x + i * rec.nb(node, 2, 0), 0))
@@ -42,7 +49,9 @@ def set_rows(node, ith, nth, sync, a, w):
 def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     dst, x, ids = node.src
     plain = node.kind.name in values.PLAIN
-    if x.kind.name != "f32" or not (plain or (node.kind.encode is not None and node.contiguous_rows)):
+    if x.kind.name != "f32" or not (
+        plain or (node.kind.encode is not None and node.contiguous_rows)
+    ):
         return None
     params = (codec.tables_address(node.kind), int(ids.kind.name == "i64"))
     return [Step(set_rows, (node, dst, x, ids), params, ("", node.kind.name), private=4 * x.ne[0])]

@@ -43,7 +43,9 @@ def concat(node, ith, nth, sync, a, b):
 def add_id(node, ith, nth, sync, a, b):
     for r in range(ith, rec.n_rows(node, 0), nth):
         used, token = r % rec.ne(node, 0, 1), r // rec.ne(node, 0, 1)
-        expert = np.int64(mem.i32(rec.data(node, 3) + used * rec.nb(node, 3, 0) + token * rec.nb(node, 3, 1), 0))
+        expert = np.int64(
+            mem.i32(rec.data(node, 3) + used * rec.nb(node, 3, 0) + token * rec.nb(node, 3, 1), 0)
+        )
         inside = 0 <= expert < rec.ne(node, 2, 1)
         x, y = rec.row_address(node, 1, r), rec.row_address(node, 0, r)
         bias = rec.data(node, 2) + expert * rec.nb(node, 2, 1)
@@ -97,7 +99,9 @@ def diag_mask_inf(node, ith, nth, sync, a, b):
         x, y = rec.row_address(node, 1, r), rec.row_address(node, 0, r)
         for i in range(rec.ne(node, 0, 0)):
             hidden = i > rec.param(node, 0) + r % rec.ne(node, 0, 1)
-            mem.put_f32(y, i, np.float32(-np.inf) if hidden else mem.f32(x + i * rec.nb(node, 1, 0), 0))
+            mem.put_f32(
+                y, i, np.float32(-np.inf) if hidden else mem.f32(x + i * rec.nb(node, 1, 0), 0)
+            )
 
 
 @kernel

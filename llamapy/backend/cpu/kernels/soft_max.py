@@ -71,4 +71,6 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     kind = mask.kind.name if mask is not None else "f32"
     if mask is not None and not mask.contiguous_rows:
         return None
-    return [Step(soft_max, (node, x, mask, sinks), (float(op.scale), float(op.max_bias)), (kind, ""))]
+    return [
+        Step(soft_max, (node, x, mask, sinks), (float(op.scale), float(op.max_bias)), (kind, ""))
+    ]

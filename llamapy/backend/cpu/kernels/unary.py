@@ -15,8 +15,19 @@ from llamapy.native import ByType, compiled, mem, simd
 FUNCTIONS = {
     f.__name__: f
     for f in (
-        activate.sigmoid, activate.silu, activate.gelu, activate.gelu_quick, activate.gelu_erf, activate.relu,
-        activate.relu_sqr, activate.tanh, activate.neg, activate.exp, activate.sqr, activate.sqrt, activate.scale,
+        activate.sigmoid,
+        activate.silu,
+        activate.gelu,
+        activate.gelu_quick,
+        activate.gelu_erf,
+        activate.relu,
+        activate.relu_sqr,
+        activate.tanh,
+        activate.neg,
+        activate.exp,
+        activate.sqr,
+        activate.sqrt,
+        activate.scale,
         activate.clamp,
     )  # fmt: skip
 }
