@@ -93,6 +93,20 @@ def test_unknown_option_of_every_command(name: str, capfd: pytest.CaptureFixture
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_file_is_one_line_that_names_it(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run([name, "--help"])
+    takes_model = "--model" in capfd.readouterr().out
+    code = run([name, *(["-m"] if takes_model else []), "no/such.gguf"])
+    out, err = capfd.readouterr()
+    assert (code, out) in [(1, ""), (2, "")]
+    assert "no/such.gguf" in err or code == 2
+    assert err.startswith("llamapy: ")
+    assert err.count("\n") == 1
+
+
 def test_the_readme_names_the_commands_that_there_are() -> None:
     readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
     table = "".join(line for line in readme.splitlines() if line.startswith("|"))
@@ -121,7 +135,7 @@ def test_help_lists_every_command(failing: Path, capfd: pytest.CaptureFixture[st
         (["end_as"], 2, "no command 'end_as' (did you mean end-as?)"),
         (["zzzz"], 2, "no command 'zzzz' (there are "),
         (["--frob"], 2, "--frob"),
-        (["end-as"], 2, "Missing argument 'kind' (llamapy end-as --help"),
+        (["end-as"], 2, "llamapy: Missing argument '"),
         (["end-as", "plain", "--count", "x"], 2, "--count"),
         (["end-as", "plain"], 1, "llamapy: x.gguf: bad (try y)"),
         (["end-as", "misuse"], 2, "llamapy: not both"),
