@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.native import inner, lanes, mem
-from llamapy.quants._weights import largest
+from llamapy.quants._groups import largest
 
 # llama.cpp's kvalues_iq4nl: denser around zero, where most weights are.
 NUMBERS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)

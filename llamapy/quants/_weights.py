@@ -1,21 +1,11 @@
-"""What the IQ encoders do first: how much each value of a block matters; and rounding.
-
-Sums are float32, one value after the other: another order would give other bytes than ggml.
-"""
+"""How much each value of a group matters to the IQ encoders; its sizes and signs; small scales."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from llamapy.native import inner, lanes, mem
-
-
-@inner
-def square_sum(src, n):
-    total = np.float32(0)
-    for i in range(n):
-        total += mem.f32(src, i) * mem.f32(src, i)
-    return total
+from llamapy.quants.rounding import nearest_int
 
 
 @inner
@@ -34,29 +24,6 @@ def weigh(src, importance, n, sigma2, floor, w):
 
 
 @inner
-def largest(x, n):
-    """The value with the largest size, the first of equals; 0 if all are 0 or none is a number."""
-    size, value = np.float32(0), np.float32(0)
-    for i in range(n):
-        if abs(mem.f32(x, i)) > size:
-            size, value = abs(mem.f32(x, i)), mem.f32(x, i)
-    return value
-
-
-@inner
-def nearest_int(value):
-    """Round half to even, by a number so large that the fraction is lost (ggml's nearest_int)."""
-    bits = mem.bits_of_f32(value + np.float32(12582912.0))
-    return np.int32(bits & np.uint32(0x007FFFFF)) - np.int32(0x00400000)
-
-
-@inner
-def small_scale(scale, most):
-    """The whole number l from 0 to `most` whose 2 l + 1 is nearest to `scale`."""
-    return min(max(nearest_int(np.float32(0.5) * (scale - np.float32(1))), 0), most)
-
-
-@inner
 def take_signs(src, w, even, x):
     """Write the sizes of 8 values to `x`; return a byte whose bits say which are negative.
 
@@ -65,7 +32,7 @@ def take_signs(src, w, even, x):
     """
     values, zero = lanes.load(src, 0), lanes.splat(np.float32(0))
     lanes.store(x, 0, lanes.select(values >= zero, values, zero - values))
-    signs = lanes.mask_bits(values >= zero) ^ 255
+    signs = np.int64(lanes.mask_bits(values >= zero)) ^ 255
     odd = signs ^ signs >> 4
     odd ^= odd >> 2
     if even and (odd ^ odd >> 1) & 1:
@@ -78,11 +45,35 @@ def take_signs(src, w, even, x):
 
 @inner
 def prepare(src, importance, n, sigma2, floor, even, x, w, root_w):
-    """Write sizes, weights and their square roots of n values; return sign bytes and largest size."""
+    """Write n sizes, weights and square roots of weights; return sign bytes and largest size."""
     weigh(src, importance, n, sigma2, floor, w)
     signs, most = np.int64(0), lanes.splat_i(np.int32(-0x80000000))
     for i in range(0, n, 8):
         lanes.store(root_w, i, lanes.root(lanes.load(w, i)))
-        signs |= np.int64(take_signs(src + 4 * i, w + 4 * i, even, x + 4 * i)) << i
+        signs |= take_signs(src + 4 * i, w + 4 * i, even, x + 4 * i) << i
         most = lanes.maximum(most, lanes.bits(lanes.load(x, i)))
     return signs, mem.f32_of_bits(np.uint32(lanes.greatest(most)))
+
+
+@inner
+def widest(scales, n):
+    """The greatest of n scales; NaN if one is not a number from 0 on (there ggml aborts)."""
+    result = np.float32(0)
+    for i in range(n):
+        scale = mem.f32(scales, i)
+        if not scale >= 0:
+            return np.float32(np.nan)
+        result = max(result, scale)
+    return result
+
+
+@inner
+def small_scale(scale, most):
+    """The whole number l from 0 to `most` whose 2 l + 1 is nearest to `scale`."""
+    return min(max(nearest_int(np.float32(0.5) * (scale - np.float32(1))), 0), most)
+
+
+@inner
+def clear(block, n_bytes):
+    for i in range(n_bytes):
+        mem.put_u8(block, i, 0)

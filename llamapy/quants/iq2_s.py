@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from llamapy.native import compiled, mem
+from llamapy.native import compiled, inner, mem
+from llamapy.quants._fit import MOVED, ROOM, fit
 from llamapy.quants._grid import Array, Floats, nibbles, points, sign_masks, signed, with_signs
+from llamapy.quants._groups import sum_of_squares
+from llamapy.quants._neighbours import make_once, search_tables
+from llamapy.quants._weights import clear, prepare, small_scale, widest
 from llamapy.quants.codec import Codec
+from llamapy.quants.rounding import put_half
 
 # `qh` holds the two high bits of the indices, four to a byte.
 BLOCK = np.dtype(
     [("d", "<f2"), ("qs", "u1", 32), ("signs", "u1", 32), ("qh", "u1", 8), ("scales", "u1", 8)]
 )
+
+TOO_SMALL = np.float32(1e-8)  # a group of smaller values becomes zero
 
 
 @compiled
@@ -32,6 +39,54 @@ def unpack(block, q, s, m, tables):
         mem.put_f32(m, group, np.float32(0))
 
 
+@inner
+def encode_group(src, importance, sigma2, search, group, block):
+    """Write the indices and signs of a group; return its scale, or NaN where ggml aborts."""
+    x, w, root_w, codes = mem.local(64), mem.local(64), mem.local(64), mem.local(256)
+    floor = np.float32(0.25) * sigma2
+    signs, most = prepare(src, importance, 16, sigma2, floor, False, x, w, root_w)
+    if most < TOO_SMALL:
+        return np.float32(0)
+    scale = fit(x, w, root_w, most, most / np.float32(5), codes, search)
+    if scale < 0:
+        scale, signs = -scale, ~signs
+    for k in range(2):
+        at = 2 * group + k
+        place = mem.i32(mem.i64(search, 3), mem.i32(codes, ROOM * k))
+        mem.put_u8(block + 2, at, place & 255)
+        mem.put_u8(block + 34, at, signs >> 8 * k & 255)
+        high = mem.u8(block + 66, at >> 2) | place >> 8 << 2 * (at & 3)
+        mem.put_u8(block + 66, at >> 2, high)
+    return scale
+
+
+@compiled
+def encode(src, dst, n_rows, n_per_row, importance, tables):
+    search, scales, n_blocks = tables + 16, mem.local(64), n_per_row // 256
+    step = 64 if importance else 0
+    make_once(search)
+    for at in range(n_rows * n_blocks):
+        x, block = src + 1024 * at, dst + 82 * at
+        clear(block, 82)
+        sigma2 = np.float32(2) * sum_of_squares(x, 256) / np.float32(256)
+        for group in range(16):
+            of_group = importance + (at % n_blocks * 16 + group) * step
+            scale = encode_group(x + 64 * group, of_group, sigma2, search, group, block)
+            mem.put_f32(scales, group, scale)
+        most = widest(scales, 16)
+        if not most >= 0:
+            return 1 + at // n_blocks
+        if most == 0:
+            continue
+        d = most / np.float32(31)
+        put_half(block, 0, d * np.float32(0.9875))
+        for group in range(16):
+            scale = small_scale(np.float32(1) / d * mem.f32(scales, group), 15)
+            both = mem.u8(block + 74, group >> 1) | scale << 4 * (group & 1)
+            mem.put_u8(block + 74, group >> 1, both)
+    return 0
+
+
 class IQ2_S(
     Codec,
     name="iq2_s",
@@ -43,6 +98,7 @@ class IQ2_S(
     dot_with="q8_K",
 ):
     unpack = unpack
+    encode = encode
 
     @staticmethod
     def dequantize(blocks: Array) -> Floats:
@@ -55,4 +111,4 @@ class IQ2_S(
 
     @staticmethod
     def tables() -> tuple[Array, ...]:
-        return points("iq2_s"), sign_masks(8)
+        return points("iq2_s"), sign_masks(8), *search_tables("iq2_s", 2, 19, MOVED)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from llamapy.native import compiled, mem
+from llamapy.native import compiled, inner, mem
+from llamapy.quants._fit import MOVED, ROOM, fit
 from llamapy.quants._grid import (
     Array,
     Floats,
@@ -18,10 +19,16 @@ from llamapy.quants._grid import (
     signed,
     with_signs,
 )
+from llamapy.quants._groups import sum_of_squares
+from llamapy.quants._neighbours import make_once, search_tables
+from llamapy.quants._weights import clear, prepare, small_scale, widest
 from llamapy.quants.codec import Codec
+from llamapy.quants.rounding import put_half
 
 # Each number of `qs`: 9 bits of index, 7 sign bits.
 BLOCK = np.dtype([("d", "<f2"), ("qs", "<u2", 32), ("scales", "u1", 8)])
+
+TOO_SMALL = np.float32(1e-15)  # a group of smaller values becomes zero
 
 
 @compiled
@@ -38,6 +45,50 @@ def unpack(block, q, s, m, tables):
         mem.put_f32(m, group, np.float32(0))
 
 
+@inner
+def encode_group(src, importance, sigma2, search, group, block):
+    """Write the indices and signs of a group; return its scale, or NaN where ggml aborts."""
+    x, w, root_w, codes = mem.local(64), mem.local(64), mem.local(64), mem.local(256)
+    signs, most = prepare(src, importance, 16, sigma2, np.float32(0), True, x, w, root_w)
+    if most < TOO_SMALL:
+        return np.float32(0)
+    scale = fit(x, w, root_w, most, most / np.float32(5), codes, search)
+    if scale < 0:
+        scale, signs = -scale, ~signs
+    for k in range(2):
+        place = mem.i32(mem.i64(search, 3), mem.i32(codes, ROOM * k))
+        mem.put_u16(block + 2, 2 * group + k, place | (signs >> 8 * k & 127) << 9)
+    return scale
+
+
+@compiled
+def encode(src, dst, n_rows, n_per_row, importance, tables):
+    search, scales, n_blocks = tables + 16, mem.local(64), n_per_row // 256
+    step = 64 if importance else 0
+    make_once(search)
+    for at in range(n_rows * n_blocks):
+        x, block = src + 1024 * at, dst + 74 * at
+        clear(block, 74)
+        sigma2 = sum_of_squares(x, 256) / np.float32(256)
+        for group in range(16):
+            of_group = importance + (at % n_blocks * 16 + group) * step
+            scale = encode_group(x + 64 * group, of_group, sigma2, search, group, block)
+            mem.put_f32(scales, group, scale)
+        most = widest(scales, 16)
+        if not most >= 0:
+            return 1 + at // n_blocks
+        if most == 0:
+            clear(block, 74)
+            continue
+        d = most / np.float32(31)
+        put_half(block, 0, d)
+        for group in range(16):
+            scale = small_scale(np.float32(1) / d * mem.f32(scales, group), 15)
+            both = mem.u8(block + 66, group >> 1) | scale << 4 * (group & 1)
+            mem.put_u8(block + 66, group >> 1, both)
+    return 0
+
+
 class IQ2_XS(
     Codec,
     name="iq2_xs",
@@ -49,6 +100,7 @@ class IQ2_XS(
     dot_with="q8_K",
 ):
     unpack = unpack
+    encode = encode
 
     @staticmethod
     def dequantize(blocks: Array) -> Floats:
@@ -59,4 +111,4 @@ class IQ2_XS(
 
     @staticmethod
     def tables() -> tuple[Array, ...]:
-        return points("iq2_xs"), sign_masks(7)
+        return points("iq2_xs"), sign_masks(7), *search_tables("iq2_xs", 2, 19, MOVED)

@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from llamapy.native import compiled, mem
+from llamapy.native import compiled, inner, lanes, mem
+from llamapy.quants._fit import ALL, ROOM, fit
 from llamapy.quants._grid import Array, Floats, full_signs, points, sign_masks, signed, with_signs
+from llamapy.quants._groups import columns, sum_of_squares
+from llamapy.quants._neighbours import make_once, search_tables
+from llamapy.quants._weights import clear, prepare, small_scale, widest
 from llamapy.quants.codec import Codec
+from llamapy.quants.rounding import put_half
+from llamapy.quants.search import fit_positive
 
 # A group: 4 bytes of indices; then, in 4 bytes, 4 x 7 sign bits and the scale.
 GROUP = np.dtype([("index", "u1", 4), ("signs", "<u4")])
@@ -30,6 +36,75 @@ def unpack(block, q, s, m, tables):
         mem.put_f32(m, group, np.float32(0))
 
 
+@inner
+def first_scales(x, w, scales):
+    """Write the scales that fit the groups if every point were on the grid (with level 0 as 0)."""
+    xt, wt, levels = mem.local(1024), mem.local(1024), mem.local(1024)
+    columns(x, 32, 32, 8, xt)
+    columns(w, 32, 32, 8, wt)
+    lanes.store(scales, 0, fit_positive(xt, wt, 32, 4, levels))
+
+
+@inner
+def put_group(x, w, root_w, signs, first, search, group, block):
+    """Write the indices and signs of a group; return its scale, or NaN where ggml aborts."""
+    codes, most = mem.local(512), first * np.float32(3)
+    if most <= 0:
+        return np.float32(0)
+    scale = fit(x, w, root_w, most, first, codes, search)
+    if scale < 0:
+        scale, signs = -scale, ~signs
+    seven = 0
+    for k in range(4):
+        place = mem.i32(mem.i64(search, 3), mem.i32(codes, ROOM * k))
+        mem.put_u8(block + 2, 8 * group + k, place)
+        seven |= (signs >> 8 * k & 127) << 7 * k
+    mem.put_u32(block + 2, 2 * group + 1, seven)
+    return scale
+
+
+@inner
+def put_groups(src, importance, search, block, scales):
+    """Write indices and signs of a block to it and the groups' scales to `scales`."""
+    x, w, root_w, all_signs = mem.local(1024), mem.local(1024), mem.local(1024), mem.local(64)
+    sigma2, zero = sum_of_squares(src, 256) / np.float32(256), np.float32(0)
+    for group in range(8):
+        at = 128 * group
+        signs, most = prepare(
+            src + at, importance + at, 32, sigma2, zero, True, x + at, w + at, root_w + at
+        )
+        mem.put_i64(all_signs, group, signs)
+    first_scales(x, w, scales)
+    for group in range(8):
+        at, first = 128 * group, mem.f32(scales, group)
+        signs = mem.i64(all_signs, group)
+        scale = put_group(x + at, w + at, root_w + at, signs, first, search, group, block)
+        mem.put_f32(scales, group, scale)
+
+
+@compiled
+def encode(src, dst, n_rows, n_per_row, importance, tables):
+    search, scales, n_blocks = tables + 16, mem.local(32), n_per_row // 256
+    make_once(search)
+    for at in range(n_rows * n_blocks):
+        block = dst + 66 * at
+        clear(block, 66)
+        put_groups(src + 1024 * at, importance + at % n_blocks * 1024, search, block, scales)
+        most = widest(scales, 8)
+        if not most >= 0:
+            return 1 + at // n_blocks
+        if most == 0:
+            clear(block, 66)
+            continue
+        d = most / np.float32(31)
+        put_half(block, 0, d)
+        for group in range(8):
+            scale = small_scale(np.float32(1) / d * mem.f32(scales, group), 15)
+            signs = mem.u32(block + 2, 2 * group + 1)
+            mem.put_u32(block + 2, 2 * group + 1, signs | scale << 28)
+    return 0
+
+
 class IQ2_XXS(
     Codec,
     name="iq2_xxs",
@@ -41,6 +116,7 @@ class IQ2_XXS(
     dot_with="q8_K",
 ):
     unpack = unpack
+    encode = encode
 
     @staticmethod
     def dequantize(blocks: Array) -> Floats:
@@ -54,4 +130,4 @@ class IQ2_XXS(
 
     @staticmethod
     def tables() -> tuple[Array, ...]:
-        return points("iq2_xxs"), sign_masks(7)
+        return points("iq2_xxs"), sign_masks(7), *search_tables("iq2_xxs", 4, 13, ALL)

@@ -10,9 +10,11 @@ import numpy as np
 from llamapy.native import compiled, inner, mem
 from llamapy.quants._fit import MOVED, ROOM, fit
 from llamapy.quants._grid import Array, Floats, full_signs, points, sign_masks, signed, with_signs
+from llamapy.quants._groups import sum_of_squares
 from llamapy.quants._neighbours import make_once, search_tables
-from llamapy.quants._weights import prepare, small_scale, square_sum
+from llamapy.quants._weights import clear, prepare, small_scale, widest
 from llamapy.quants.codec import Codec
+from llamapy.quants.rounding import put_half
 
 # `signs`: 4 x 7 sign bits (one set for two points) and the scale of a group.
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 64), ("signs", "<u4", 8)])
@@ -39,60 +41,47 @@ def unpack(block, q, s, m, tables):
 @inner
 def encode_group(src, importance, sigma2, search, group, block):
     """Write the indices and signs of a group; return its scale, or NaN where ggml aborts."""
-    x, w, root_w = mem.local(128), mem.local(128), mem.local(128)
-    codes = mem.local(1024)
+    x, w, root_w, codes = mem.local(128), mem.local(128), mem.local(128), mem.local(1024)
     signs, most = prepare(src, importance, 32, sigma2, np.float32(0), True, x, w, root_w)
-    mem.put_u64(block + 2, group, np.uint64(0))
-    mem.put_u32(block + 66, group, np.uint32(0))
     if most < TOO_SMALL:
         return np.float32(0)
     scale = fit(x, w, root_w, most, most / np.float32(15), codes, search)
     if scale < 0:
         scale, signs = -scale, ~signs
+    seven = 0
     for k in range(8):
         place = mem.i32(mem.i64(search, 3), mem.i32(codes, ROOM * k))
         mem.put_u8(block + 2, 8 * group + k, place)
-    seven = 0
-    for k in range(4):
-        seven |= (signs >> 8 * k & 127) << 7 * k
+        if k < 4:
+            seven |= (signs >> 8 * k & 127) << 7 * k
     mem.put_u32(block + 66, group, seven)
     return scale
 
 
-@inner
-def encode_block(src, importance, search, block):
-    """Write a block; False where ggml aborts."""
-    scales, widest = mem.local(32), np.float32(0)
-    sigma2 = np.float32(2) * square_sum(src, 256) / np.float32(256)
-    for group in range(8):
-        of_group = importance + 128 * group if importance else importance
-        scale = encode_group(src + 128 * group, of_group, sigma2, search, group, block)
-        if not scale >= 0:
-            return False
-        mem.put_f32(scales, group, scale)
-        widest = max(widest, scale)
-    d = widest / np.float32(31)
-    mem.put_f16(block, 0, d * np.float32(1.0125))
-    for group in range(8):
-        if widest == 0:
-            mem.put_u64(block + 2, group, np.uint64(0))
-            mem.put_u32(block + 66, group, np.uint32(0))
-        else:
-            scale = small_scale(np.float32(1) / d * mem.f32(scales, group), 15)
-            mem.put_u32(block + 66, group, mem.u32(block + 66, group) | scale << 28)
-    return True
-
-
 @compiled
 def encode(src, dst, n_rows, n_per_row, importance, tables):
-    make_once(tables + 16)
-    n_blocks = n_per_row // 256
-    for row in range(n_rows):
-        for b in range(n_blocks):
-            of_block = importance + 1024 * b if importance else importance
-            at = row * n_blocks + b
-            if not encode_block(src + 1024 * at, of_block, tables + 16, dst + 98 * at):
-                return row + 1
+    search, scales, n_blocks = tables + 16, mem.local(32), n_per_row // 256
+    step = 128 if importance else 0
+    make_once(search)
+    for at in range(n_rows * n_blocks):
+        x, block = src + 1024 * at, dst + 98 * at
+        clear(block, 98)
+        sigma2 = np.float32(2) * sum_of_squares(x, 256) / np.float32(256)
+        for group in range(8):
+            of_group = importance + (at % n_blocks * 8 + group) * step
+            scale = encode_group(x + 128 * group, of_group, sigma2, search, group, block)
+            mem.put_f32(scales, group, scale)
+        most = widest(scales, 8)
+        if not most >= 0:
+            return 1 + at // n_blocks
+        if most == 0:
+            clear(block, 98)
+            continue
+        d = most / np.float32(31)
+        put_half(block, 0, d * np.float32(1.0125))
+        for group in range(8):
+            scale = small_scale(np.float32(1) / d * mem.f32(scales, group), 15)
+            mem.put_u32(block + 66, group, mem.u32(block + 66, group) | scale << 28)
     return 0
 
 

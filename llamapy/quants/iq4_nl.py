@@ -6,9 +6,11 @@ import numpy as np
 
 from llamapy.native import compiled, mem
 from llamapy.quants._grid import Array, Floats
+from llamapy.quants._groups import sum_of_squares
 from llamapy.quants._iq4 import LADDER, VALUES, group_scale, pack
-from llamapy.quants._weights import square_sum, weigh
+from llamapy.quants._weights import weigh
 from llamapy.quants.codec import Codec
+from llamapy.quants.rounding import put_half
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 
@@ -32,10 +34,10 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
         for b in range(n_blocks):
             x, block = src + 4 * (row * n_per_row + 32 * b), dst + 18 * (row * n_blocks + b)
             of_block = importance + 128 * b if importance else importance
-            sigma2 = square_sum(x, 32) * np.float32(2 / 32)
+            sigma2 = sum_of_squares(x, 32) * np.float32(2 / 32)
             weigh(x, of_block, 32, sigma2, np.float32(0), w)
             scale = group_scale(x, w, mem.i64(tables, 1))
-            mem.put_f16(block, 0, scale)
+            put_half(block, 0, scale)
             pack(
                 x,
                 np.float32(1) / scale if scale != 0 else np.float32(0),

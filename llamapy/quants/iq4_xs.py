@@ -6,9 +6,11 @@ import numpy as np
 
 from llamapy.native import compiled, mem
 from llamapy.quants._grid import Array, Floats
+from llamapy.quants._groups import sum_of_squares
 from llamapy.quants._iq4 import LADDER, VALUES, group_scale, pack
-from llamapy.quants._weights import nearest_int, square_sum, weigh
+from llamapy.quants._weights import weigh
 from llamapy.quants.codec import Codec
+from llamapy.quants.rounding import nearest_int, put_half
 
 # The scales, 32 too large, in two parts: four low bits each, then two high bits each.
 BLOCK = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs", "u1", (8, 16))])
@@ -33,7 +35,7 @@ def unpack(block, q, s, m, tables):
 def group_scales(x, importance, ladder, scales):
     """Write the scales of a block's groups; return the one of the largest size."""
     w, size, widest = mem.local(128), np.float32(0), np.float32(0)
-    sigma2 = square_sum(x, 256) * np.float32(2 / 256)
+    sigma2 = sum_of_squares(x, 256) * np.float32(2 / 256)
     for group in range(8):
         of_group = importance + 128 * group if importance else importance
         weigh(x + 128 * group, of_group, 32, sigma2, np.float32(0), w)
@@ -49,7 +51,7 @@ def encode_block(x, importance, ladder, block):
     scales = mem.local(32)
     d = -group_scales(x, importance, ladder, scales) / np.float32(32)
     inverse = np.float32(1) / d if d != 0 else np.float32(0)
-    mem.put_f16(block, 0, d)
+    put_half(block, 0, d)
     high = np.int32(0)
     for group in range(8):
         scale = min(max(nearest_int(inverse * mem.f32(scales, group)), -32), 31)
