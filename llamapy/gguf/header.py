@@ -50,12 +50,26 @@ class Header:
     problems: list[FileFormatError]
 
 
+class Problems:
+    """Faults that a file can be shown with: collected if lenient, else the first is raised."""
+
+    def __init__(self, lenient: bool) -> None:
+        self._lenient = lenient
+        self.found: list[FileFormatError] = []
+
+    def add(self, problem: FileFormatError) -> None:
+        """Keep or raise a problem."""
+        if not self._lenient:
+            raise problem
+        self.found.append(problem)
+
+
 def parse(at: Cursor, type_sizes: TypeSizes | None, lenient: bool) -> Header:
     """Parse a whole header. NeedMore if the cursor's bytes end before the header does.
 
     lenient: duplicates and empty keys are collected in `problems` instead of raised.
     """
-    problems: list[FileFormatError] = []
+    problems = Problems(lenient)
     version = _read_version(at)
     n_tensors = at.count("tensor count", limits.MIN_TENSOR_BYTES)
     n_fields = at.count("key-value count", limits.MIN_FIELD_BYTES)
@@ -70,9 +84,9 @@ def parse(at: Cursor, type_sizes: TypeSizes | None, lenient: bool) -> Header:
     data_offset = limits.padded(at.pos, alignment) if n_tensors else at.pos
     tensors, data_end = _place(at, found, data_offset, alignment, type_sizes is not None)
     _check_names(at, tensors, problems)
-    if problems and not lenient:
-        raise problems[0]
-    return Header(version, at.endian, alignment, data_offset, data_end, metadata, tensors, problems)
+    return Header(
+        version, at.endian, alignment, data_offset, data_end, metadata, tensors, problems.found
+    )
 
 
 def _read_version(at: Cursor) -> int:
@@ -133,14 +147,14 @@ def _value_type(at: Cursor, field: str) -> ValueType:
         raise at.fail(f"value type {number} is not one of 0..12", field, at.pos - 4) from None
 
 
-def _check_keys(at: Cursor, entries: list[Entry], problems: list[FileFormatError]) -> None:
+def _check_keys(at: Cursor, entries: list[Entry], problems: Problems) -> None:
     seen: set[str] = set()
     for i, entry in enumerate(entries):
         if not entry.key:
-            problems.append(at.fail("the key is empty", f"key {i}", entry.start - 12))
+            problems.add(at.fail("the key is empty", f"key {i}", entry.start - 12))
         elif entry.key in seen:
             key_at = entry.start - 4 - len(values.to_bytes(entry.key))
-            problems.append(at.fail("duplicate key", f"key {shown(entry.key)}", key_at))
+            problems.add(at.fail("duplicate key", f"key {shown(entry.key)}", key_at))
         seen.add(entry.key)
 
 
@@ -244,11 +258,11 @@ def _beyond(
     return limits.truncated(at.path, at.size, needs, field=field, offset=data_offset)
 
 
-def _check_names(at: Cursor, tensors: list[TensorInfo], problems: list[FileFormatError]) -> None:
+def _check_names(at: Cursor, tensors: list[TensorInfo], problems: Problems) -> None:
     seen: set[str] = set()
     for info in tensors:
         if info.name in seen:
-            problems.append(
+            problems.add(
                 at.fail("duplicate tensor name", f"tensor {shown(info.name)}", info.offset)
             )
         seen.add(info.name)

@@ -62,6 +62,7 @@ class GGUFFile:
         self._by_name: dict[str, TensorInfo] = {}
         for info in self.tensors:
             self._by_name.setdefault(info.name, info)
+        self._places = {(info.offset, info.n_bytes) for info in self.tensors}
         if self._map is not None:
             self._close_file()  # the map stays without it
 
@@ -104,15 +105,22 @@ class GGUFFile:
         """Whether there is a tensor of this name."""
         return name in self._by_name
 
-    def raw(self, info: TensorInfo) -> Bytes:
-        """The tensor's bytes as stored, read-only, [n_bytes]: a view of the map, or read now."""
+    def raw(self, tensor: TensorInfo | str) -> Bytes:
+        """The bytes of a tensor (or of its name) as stored, read-only, [n_bytes].
+
+        A view of the map, or read now. ModelError if this file has no such tensor there.
+        """
+        info = self.tensor(tensor) if isinstance(tensor, str) else tensor
+        if (info.offset, info.n_bytes) not in self._places:
+            raise ModelError(f"{self.path}: tensor {shown(info.name)} is of another file")
         return self._read(info.offset, info.n_bytes)
 
-    def bytes(self, info: TensorInfo) -> Bytes:
-        """The tensor's bytes as little-endian blocks, read-only, [n_bytes].
+    def bytes(self, tensor: TensorInfo | str) -> Bytes:
+        """The bytes of a tensor (or of its name) as little-endian blocks, read-only, [n_bytes].
 
         Big-endian files give swapped copies; FileFormatError for types that cannot be swapped.
         """
+        info = self.tensor(tensor) if isinstance(tensor, str) else tensor
         data = self.raw(info)
         if self.endian == "<":
             return data

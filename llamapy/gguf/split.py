@@ -74,12 +74,14 @@ class SplitFile:
         """Whether there is a tensor of this name."""
         return name in self._by_name
 
-    def raw(self, info: TensorInfo) -> Bytes:
-        """The tensor's bytes as stored, read-only, [n_bytes]."""
+    def raw(self, tensor: TensorInfo | str) -> Bytes:
+        """The bytes of a tensor (or of its name) as stored, read-only, [n_bytes]."""
+        info = self.tensor(tensor) if isinstance(tensor, str) else tensor
         return self.parts[info.part].raw(info)
 
-    def bytes(self, info: TensorInfo) -> Bytes:
-        """The tensor's bytes as little-endian blocks, read-only, [n_bytes]."""
+    def bytes(self, tensor: TensorInfo | str) -> Bytes:
+        """The bytes of a tensor (or of its name) as little-endian blocks, read-only, [n_bytes]."""
+        info = self.tensor(tensor) if isinstance(tensor, str) else tensor
         return self.parts[info.part].bytes(info)
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from llamapy.gguf.values import ValueType
 
 Buffer = bytes | bytearray | memoryview | np.ndarray[Any, Any]
 Item = Buffer | Iterable[Buffer]  # one tensor's bytes, whole or in pieces
-Source = Callable[[TensorInfo], Item] | Iterable[Item]
+Source = Callable[[str], Item] | Iterable[Item]  # asked by tensor name, or in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class GGUFWriter:
         """Write the file. Nothing appears at `path` before it is complete and on the disk.
 
         source    gives the bytes of each tensor in order, whole or as pieces: a function of its
-                  TensorInfo, or an iterable with one item a tensor
+                  name (`file.bytes` of an open file is one), or an iterable, one item a tensor
         inputs    files that must not be overwritten
         on_done   told after each piece how many bytes of tensor data are written by now
         """
@@ -248,7 +248,7 @@ def items_of(source: Source, tensors: Sequence[TensorInfo]) -> Iterator[Item]:
     """One item a tensor, made when it is asked for. OutputError if the source has too few."""
     if callable(source):
         for info in tensors:
-            yield source(info)
+            yield source(info.name)
         return
     given = iter(source)
     for info in tensors:

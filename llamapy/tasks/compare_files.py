@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from llamapy.gguf.metadata import Metadata
 from llamapy.gguf.reader import Bytes, TensorInfo
-from llamapy.tasks.inspect import AnyFile, item, type_name
+from llamapy.tasks.inspect import TEXT, AnyFile, item, type_name
 
 _PIECE = 16 << 20  # bytes compared at once
 _ABSENT = "-"
+_ALIKE = 16  # characters: texts that begin alike for longer are shown from where they part
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,36 @@ def _same(a: Metadata, b: Metadata, key: str) -> bool:
 
 
 def _texts(a: Metadata, b: Metadata, key: str) -> tuple[str, str]:
-    """How the value is on both sides; of arrays the first element that differs."""
-    shown = [
-        f"{i.type} {i.text}" if i else _ABSENT
-        for i in (item(m, m.entry(key)) if key in m else None for m in (a, b))
-    ]
-    if key in a and key in b and a.type(key) == b.type(key) and a.count(key) == b.count(key):
+    """How the value is on both sides; of long ones the place where they part."""
+    if key in a and key in b and a.type(key) == b.type(key):
         x, y = a[key], b[key]
-        if isinstance(x, list) and isinstance(y, list):
-            at = next((i for i, pair in enumerate(zip(x, y)) if _unlike(*pair)), 0)
-            shown = [f"[{at}] = {x[at]!r}", f"[{at}] = {y[at]!r}"]
-    return shown[0], shown[1]
+        if isinstance(x, str) and isinstance(y, str):
+            at = _first(x, y)
+            if at >= _ALIKE:
+                return _from(x, at), _from(y, at)
+        elif isinstance(x, list) and isinstance(y, list) and len(x) == len(y):
+            at = _first(x, y)
+            if at < len(x):
+                return f"[{at}] = {x[at]!r}", f"[{at}] = {y[at]!r}"
+    return _text(a, key), _text(b, key)
+
+
+def _from(text: str, at: int) -> str:
+    start = at - _ALIKE // 2
+    return f"[{at}] ...{text[start : start + TEXT]}"
+
+
+def _text(metadata: Metadata, key: str) -> str:
+    if key not in metadata:
+        return _ABSENT
+    found = item(metadata, metadata.entry(key))
+    return f"{found.type} {found.text}"
+
+
+def _first(x: Sequence[object], y: Sequence[object]) -> int:
+    """The first index at which two sequences differ, or the length of the shorter one."""
+    both = zip(x, y)
+    return next((i for i, pair in enumerate(both) if _unlike(*pair)), min(len(x), len(y)))
 
 
 def _unlike(x: object, y: object) -> bool:

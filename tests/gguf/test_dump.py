@@ -177,7 +177,7 @@ def _changed(source: Path, target: Path) -> None:
                 ne = tuple(int(n) for n in t.shape)
                 writer.add_tensor(name, ne + (1,) * (4 - len(ne)), int(t.tensor_type), t.n_bytes)
         data["f32.weight"] = bytes(4) + data["f32.weight"][4:]
-        writer.write(lambda info: data[info.name])
+        writer.write(data.__getitem__)
 
 
 def test_differences(official, tmp_path, dump, dump_json):
@@ -204,6 +204,38 @@ def test_differences(official, tmp_path, dump, dump_json):
     assert b"test.uint16" in out
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "texts"),
+    [
+        ("x" * 100 + "one", "x" * 100 + "two", ("[100] ...xxxxxxxxone", "[100] ...xxxxxxxxtwo")),
+        ("x" * 100, "x" * 101, ("[100] ...xxxxxxxx", "[100] ...xxxxxxxxx")),
+        ("abc", "abd", ("str abc", "str abd")),
+        ([1, 2, 3], [1, 5, 3], ("[1] = 2", "[1] = 5")),
+        ([1, 2], [1], ("i32[2] [1, 2]", "i32[1] [1]")),
+        ([1], [1.0], ("i32[1] [1]", "f32[1] [1.0]")),
+        ([np.nan, 1.0], [np.nan, 2.0], ("[1] = 1.0", "[1] = 2.0")),
+        (1, True, ("u32 1", "bool true")),
+        (np.float32(np.nan), -np.float32(np.nan), ("f32 nan", "f32 nan")),
+    ],
+)
+def test_values_are_shown_from_where_they_part(tmp_path, dump_json, a, b, texts):
+    for name, value in (("a", a), ("b", b)):
+        writer = GGUFWriter(tmp_path / name)
+        writer.add("k", value)
+        writer.write()
+    (found,) = dump_json(tmp_path / "a", "--diff", tmp_path / "b", code=1)["metadata"]
+    assert (found["a"], found["b"]) == texts
+
+
+def test_a_difference_without_tensors(official, tmp_path, dump, dump_json):
+    path, other = official(), tmp_path / "other.gguf"
+    _changed(path, other)
+    code, out, _ = dump(path, "--diff", other, "--no-tensors")
+    assert code == 1
+    assert b"tensors" not in out
+    assert set(dump_json(path, "--diff", other, "--no-tensors", code=1)) == {"metadata"}
+
+
 def test_byte_order_is_no_difference(official, dump):
     little, big = official("l.gguf"), official("b.gguf", endian=">")
     assert dump(little, "--diff", big)[0] == 0
@@ -227,7 +259,7 @@ def _set(folder: Path) -> list[Path]:
     data = {f"t{i}": np.full(8, i, np.float32) for i in range(3)}
     for name in data:
         writer.add_tensor(name, (8,), 0, 32)
-    return [Path(p) for p in write_split(writer, lambda t: data[t.name], max_tensors=1)]
+    return [Path(p) for p in write_split(writer, data.__getitem__, max_tensors=1)]
 
 
 def test_split_sets(tmp_path, dump, dump_json):

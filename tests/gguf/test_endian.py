@@ -57,9 +57,8 @@ def test_little_to_big_to_little_is_the_same_file(official, sizes, tmp_path):
             writer.add_all(source.metadata)
             for info in source.tensors:
                 writer.add_tensor(info.name, info.ne, info.type_id, info.n_bytes)
-            writer.write(
-                lambda t, s=source: swap_blocks(s.raw(s.tensor(t.name)), swappable(t.type_id))
-            )
+            kinds = {t.name: swappable(t.type_id) for t in source.tensors}
+            writer.write(lambda name, s=source, k=kinds: swap_blocks(s.raw(name), k[name]))
         current = target
     assert current.read_bytes() == path.read_bytes()
     assert (tmp_path / "step0.gguf").read_bytes() == official("big.gguf", endian=">").read_bytes()

@@ -76,7 +76,7 @@ def test_what_is_written_is_read(metadata, tensors, endian, alignment, mmap):
         path = Path(folder) / "a.gguf"
         writer = _filled(path, metadata, tensors, endian=endian, alignment=alignment)
         data = {name: _data(shape, i) for i, (name, shape) in enumerate(tensors.items())}
-        writer.write(lambda info: data[info.name])
+        writer.write(data.__getitem__)
         with GGUFFile(path, mmap=mmap, type_sizes=lambda _: (1, 1)) as file:
             assert file.alignment == alignment
             for key, (types, value) in metadata.items():
@@ -120,7 +120,7 @@ def test_a_split_set_holds_what_one_file_would(tensors, n, first_empty, alignmen
         data = {name: _data(shape, i) for i, (name, shape) in enumerate(tensors.items())}
         paths = write_split(
             writer,
-            lambda info: data[info.name],
+            data.__getitem__,
             max_tensors=n,
             no_tensor_first_split=first_empty,
         )

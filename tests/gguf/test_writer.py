@@ -144,7 +144,7 @@ def test_the_official_reader_reads_what_we_write(tmp_path):
     tensors["c"] = np.arange(4, dtype=np.float32)
     for name, data in tensors.items():
         writer.add_tensor(name, data.shape[::-1], 0, data.nbytes)
-    writer.write(lambda info: tensors[info.name])
+    writer.write(tensors.__getitem__)
     theirs = gguf.GGUFReader(tmp_path / "a.gguf")
     assert theirs.alignment == 128
     field = theirs.fields["strings"]
@@ -160,8 +160,8 @@ def test_pieces_are_streamed_one_tensor_at_a_time(tmp_path):
         writer.add_tensor(f"t{i}", (10,), 24, 10)
     asked, written = [], []
 
-    def source(info):
-        asked.append((info.name, written[-1] if written else 0))
+    def source(name):
+        asked.append((name, written[-1] if written else 0))
         yield b"abcd"
         yield np.frombuffer(b"efgh", np.uint16)
         yield memoryview(b"ij")
@@ -231,8 +231,8 @@ def test_nothing_is_left_when_the_source_fails(tmp_path, fault):
     path = tmp_path / "a.gguf"
     path.write_bytes(b"as it was")
 
-    def source(info):
-        if info.name == "y":
+    def source(name):
+        if name == "y":
             raise fault
         return bytes(8)
 
