@@ -96,6 +96,9 @@ def options(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0, 1 for a failure, 2 for misuse, 130 when interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError):  # closed, or no text stream
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
 
 

@@ -353,3 +353,16 @@ def test_a_real_model(gemma3):
     assert found["totals"]["parameters"] == 268_098_176
     # About 0.6 s of CPU on a quiet machine; twice that and more with busy neighbours.
     assert after.ru_utime - before.ru_utime < 2.5
+
+
+def test_a_stdout_that_cannot_say_everything(official):
+    """Characters that the terminal's encoding lacks are escaped."""
+    done = subprocess.run(
+        [sys.executable, "-m", "llamapy", "dump", str(official())],
+        capture_output=True,
+        env={"PYTHONIOENCODING": "ascii", "PATH": ""},
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"na\\xefve \\u65e5\\u672c\\u8a9e\\n" in done.stdout
