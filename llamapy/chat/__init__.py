@@ -1,1 +1,1 @@
-"""Conversations as text: the templates that model files bring."""
+"""Chat templates: messages in, prompt out, with a record of what the user wrote."""
