@@ -13,7 +13,7 @@
 enough, the real module is put in its place when the function is compiled.
 """
 
-from llamapy.native.jit import ByType, Compiled, Kernel, LazyModule, compiled, inner
+from llamapy.native.jit import ByType, Compiled, Kernel, LazyModule, Macro, compiled
 
 mem = LazyModule("llamapy.native.memory")
 atomic = LazyModule("llamapy.native.atomics")
@@ -25,9 +25,9 @@ __all__ = [
     "Compiled",
     "Kernel",
     "LazyModule",
+    "Macro",
     "atomic",
     "compiled",
-    "inner",
     "lanes",
     "mem",
     "simd",

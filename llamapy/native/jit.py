@@ -24,6 +24,8 @@ from llamapy.core.log import log
 
 _lock = threading.RLock()
 _NATIVE = Path(__file__).parent
+# What only compiled code calls ends up in its callers: no wrappers for Python or C, and no place on disk.
+_FOR_CALLERS = {"cache": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 class LazyModule:
@@ -45,6 +47,7 @@ class Compiled:
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self._dispatcher: Any = None
+        self._inner: Any = None
 
     @property
     def files(self) -> frozenset[str]:
@@ -52,8 +55,17 @@ class Compiled:
         return _files(self.function)
 
     @property
+    def inner(self) -> Any:
+        """The dispatcher for compiled callers: kept in memory only, its code ends up in theirs."""
+        if self._inner is None:
+            with _lock:
+                if self._inner is None:
+                    self._inner = _dispatcher(self.function, {**self.options, **_FOR_CALLERS})
+        return self._inner
+
+    @property
     def dispatcher(self) -> Any:
-        """The numba dispatcher, made at the first use."""
+        """The dispatcher for Python callers, cached on disk."""
         if self._dispatcher is None:
             with _lock:
                 if self._dispatcher is None:
@@ -72,14 +84,28 @@ class ByType:
         self._stub: Any = None
 
     @property
-    def dispatcher(self) -> Any:
+    def inner(self) -> Any:
         """What numba calls: a stub with an overload."""
         if self._stub is None:
             from llamapy.native.phantom import make_by_type
 
             self._stub = make_by_type(self.name, self.resolve, self.n_args)
-            self._stub.by_type = self
         return self._stub
+
+
+class Macro:
+    """A helper that one of the makers in `native.memory` builds when it is first needed: no function of its own."""
+
+    def __init__(self, maker: str, *arguments: Any) -> None:
+        self.maker, self.arguments = maker, arguments
+        self._made: Any = None
+
+    @property
+    def inner(self) -> Any:
+        if self._made is None:
+            module = importlib.import_module("llamapy.native.memory")
+            self._made = getattr(module, self.maker)(*self.arguments)
+        return self._made
 
 
 class Kernel:
@@ -119,22 +145,17 @@ def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return lambda f: Compiled(f, **options)
 
 
-def inner(function: Callable[..., Any]) -> Any:
-    """Like `compiled`, for what only compiled code calls: it compiles faster, Python cannot call it."""
-    return Compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-
-
 def kernel_address(
     function: Callable[..., Any], argument_types: list[Any], labels: tuple[str, ...]
 ) -> Any:
     """Compile `function` as a C callback of void(argument_types); keep the result alive, use its `.address`."""
     with _lock:
         numba = load_numba()
-        link(function)
+        linked = link(function)
         _use_cache(_files(function, labels=labels))
         signature = numba.types.void(*argument_types)
         options = {"nogil": True, "error_model": "numpy", "boundscheck": False}
-        return numba.cfunc(signature, cache=_cache_root() is not None, **options)(function)
+        return numba.cfunc(signature, cache=_cache_root() is not None, **options)(linked)
 
 
 def load_numba() -> Any:
@@ -144,30 +165,41 @@ def load_numba() -> Any:
     return numba
 
 
-def link(function: Callable[..., Any]) -> None:
-    """Put real modules and dispatchers where `function` names lazy ones."""
-    space = function.__globals__  # type: ignore[attr-defined]
-    for name in _names(function.__code__):  # type: ignore[attr-defined]
+def link(function: Callable[..., Any]) -> FunctionType:
+    """A copy of `function` that sees real modules and dispatchers where it names lazy ones."""
+    assert isinstance(function, FunctionType)
+    space = dict(function.__globals__)
+    names = _names(function.__code__)
+    for name in names:
         value = space.get(name)
         if isinstance(value, LazyModule):
-            value = space[name] = importlib.import_module(value._name)
-        if isinstance(value, Compiled | ByType):
-            space[name] = value.dispatcher
+            space[name] = importlib.import_module(value._name)
+        elif isinstance(value, Compiled | ByType | Macro):
+            space[name] = value.inner
         elif isinstance(value, ModuleType) and value.__name__.startswith("llamapy."):
-            for attribute in _names(function.__code__):  # type: ignore[attr-defined]
-                member = vars(value).get(attribute)
-                if isinstance(member, Compiled | ByType):
-                    setattr(value, attribute, member.dispatcher)
+            space[name] = _linked_module(value, names)
+    copy = FunctionType(function.__code__, space, function.__name__, function.__defaults__, function.__closure__)
+    copy.__module__, copy.__qualname__, copy.__doc__ = function.__module__, function.__qualname__, function.__doc__
+    return copy
+
+
+def _linked_module(module: ModuleType, names: set[str]) -> ModuleType:
+    """The module, with dispatchers for those of its compiled members that are named."""
+    members = {n: m for n in names if isinstance(m := vars(module).get(n), Compiled | ByType | Macro)}
+    if not members:
+        return module
+    copy = ModuleType(module.__name__)
+    vars(copy).update(vars(module))
+    vars(copy).update({name: member.inner for name, member in members.items()})
+    return copy
 
 
 def _dispatcher(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     numba = load_numba()
-    link(function)
+    linked = link(function)
     _use_cache(_files(function))
     given = {"nogil": True, "error_model": "numpy", "cache": _cache_root() is not None, **options}
-    dispatcher = numba.njit(**given)(function)
-    dispatcher.llamapy_files = _files(function)
-    return dispatcher
+    return numba.njit(**given)(linked)
 
 
 def _names(code: CodeType) -> set[str]:
@@ -202,16 +234,14 @@ def _files(
 
 def _inner(member: Any, labels: tuple[str, ...]) -> list[FunctionType]:
     """The Python functions behind something that compiled code names."""
-    by_type = member if isinstance(member, ByType) else getattr(member, "by_type", None)
     found: list[Any] = [member]
-    if isinstance(by_type, ByType):
+    if isinstance(member, ByType):
         for label in labels:
             try:
-                found.append(by_type.resolve(label))
+                found.append(member.resolve(label))
             except (LookupError, LlamapyError):  # a label of another kind
                 continue
-    functions = [getattr(m, "function", None) or getattr(m, "py_func", None) for m in found]
-    return [f for f in functions if isinstance(f, FunctionType)]
+    return [m.function for m in found if isinstance(m, Compiled)]
 
 
 @cache

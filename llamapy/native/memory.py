@@ -150,3 +150,47 @@ def local(typingctx, n_bytes):
         return builder.ptrtoint(place, I64)
 
     return types.int64(n_bytes), codegen
+
+
+def word_field(base):
+    """f(address, i): the 64-bit word base + i after an address."""
+    return _reader("word", lambda b, args: b.add(args[1], ir.Constant(I64, base)), 2, types.int64, I64)
+
+
+def double_field(base):
+    """f(address, i): word base + i as a float64."""
+    return _reader("double", lambda b, args: b.add(args[1], ir.Constant(I64, base)), 2, types.float64, F64)
+
+
+def single_field(base):
+    """f(address, i): word base + i, which holds a float64, as a float32."""
+    return _reader(
+        "single", lambda b, args: b.add(args[1], ir.Constant(I64, base)), 2, types.float32, F64,
+        lambda b, value: b.fptrunc(value, F32),
+    )  # fmt: skip
+
+
+def group_field(base, stride):
+    """f(address, t, i): word base + stride * t + i, for groups of `stride` words."""
+
+    def index(b, args):
+        return b.add(b.add(b.mul(args[1], ir.Constant(I64, stride)), args[2]), ir.Constant(I64, base))
+
+    return _reader("group", index, 3, types.int64, I64)
+
+
+def _reader(name, index, n_args, result, kind, convert=None):
+    def codegen(context, builder, sig, args):
+        at = pointer(builder, args[0], index(builder, args), kind, 8)
+        value = builder.load(at, align=8, typ=kind)
+        return value if convert is None else convert(builder, value)
+
+    def two(typingctx, address, i):
+        return result(types.int64, types.int64), codegen
+
+    def three(typingctx, address, t, i):
+        return result(types.int64, types.int64, types.int64), codegen
+
+    typer = three if n_args == 3 else two
+    typer.__name__ = typer.__qualname__ = name
+    return intrinsic(typer)

@@ -34,7 +34,7 @@ def make_by_type(name, resolve, n_args):
         f"def typed(w{comma}{names}):\n"
         f"    if not isinstance(w, Phantom):\n        return None\n"
         f"    found = resolve(w.label)\n"
-        f"    found = getattr(found, 'dispatcher', found)\n"
+        f"    found = getattr(found, 'inner', found)\n"
         + (
             f"    def implementation(w, {names}):\n        return found({names})\n"
             if n_args

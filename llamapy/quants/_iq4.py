@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llamapy.native import inner, lanes, mem
+from llamapy.native import compiled, lanes, mem
 from llamapy.quants._groups import largest
 
 # llama.cpp's kvalues_iq4nl: denser around zero, where most weights are.
@@ -21,7 +21,7 @@ LADDER = np.array([*NUMBERS, *((a + b) / 2 for a, b in zip(NUMBERS, NUMBERS[1:])
 TOO_SMALL = np.float32(1e-15)  # a group of smaller values becomes zero
 
 
-@inner
+@compiled
 def number_of(value, ladder):
     """The numbers nearest to 8 values."""
     number = lanes.splat(mem.f32(ladder, 0))
@@ -31,7 +31,7 @@ def number_of(value, ladder):
     return number
 
 
-@inner
+@compiled
 def code_of(value, ladder):
     """The indices of the numbers nearest to 8 values."""
     code = lanes.splat(np.float32(0))
@@ -41,7 +41,7 @@ def code_of(value, ladder):
     return lanes.truncate(code)
 
 
-@inner
+@compiled
 def weighted_sums(x, w, inverse, ladder, sum_qx, sum_qq):
     """For each of 16 inverse scales: the weighted sums of q * x and q * q over 32 values."""
     scale_a, scale_b = lanes.load(inverse, 0), lanes.load(inverse, 8)
@@ -60,7 +60,7 @@ def weighted_sums(x, w, inverse, ladder, sum_qx, sum_qq):
     lanes.store(sum_qq, 8, qq_b)
 
 
-@inner
+@compiled
 def trials(most, inverse):
     """Write 16 inverse scales: that by which `most` becomes -127, and 15 around it."""
     mem.put_f32(inverse, 0, np.float32(1) / (-most / np.float32(-127)))
@@ -68,7 +68,7 @@ def trials(most, inverse):
         mem.put_f32(inverse, t, np.float32(t - 8 - 127) / most)
 
 
-@inner
+@compiled
 def group_scale(x, w, ladder):
     """The scale of the 32 values at `x` that fits best by the weights at `w`."""
     inverse, sum_qx, sum_qq = mem.local(64), mem.local(64), mem.local(64)
@@ -88,7 +88,7 @@ def group_scale(x, w, ladder):
     return scale
 
 
-@inner
+@compiled
 def pack(x, inverse, ladder, codes):
     """Write the codes of 32 values to 16 bytes: value j low, value j + 16 high."""
     scale, four = lanes.splat(inverse), lanes.splat_i(np.int32(4))

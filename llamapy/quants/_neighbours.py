@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import atomic, inner, mem
+from llamapy.native import atomic, compiled, mem
 from llamapy.quants._grid import Array, points
 
 # Places of the facts in the plan, which is the first search table.
@@ -46,7 +46,7 @@ def _room(grid: str) -> tuple[np.ndarray[Any, Any], ...]:
     return codes, np.zeros(1, np.int64), np.zeros(1 << bits * n_numbers, np.int32), lists
 
 
-@inner
+@compiled
 def distances(code, codes, n_grid, n_numbers, out):
     """Write the squared distance (a uint8) of each grid point from `code`; return the least."""
     bits, mask, least = (2, 3, 255) if n_numbers == 8 else (3, 7, 255)
@@ -60,7 +60,7 @@ def distances(code, codes, n_grid, n_numbers, out):
     return least
 
 
-@inner
+@compiled
 def put_list(distance, shell, codes, n_grid, want, out):
     """Write a list, from the points `shell` away on; return its length with its number."""
     n = 0
@@ -79,7 +79,7 @@ def put_list(distance, shell, codes, n_grid, want, out):
     return n + 1
 
 
-@inner
+@compiled
 def make_once(search):
     """Make places and lists, if not yet done; `search`: the addresses of the search tables.
 

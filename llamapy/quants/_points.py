@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from llamapy.native import inner, lanes, mem
+from llamapy.native import compiled, lanes, mem
 
 GREATEST = np.float32(3.4028234663852886e38)
 
 
-@inner
+@compiled
 def free_codes(x, n_numbers, inverse, n_trials, codes):
     """For each inverse scale: the code of the point nearest to that at `x`, on the grid or not."""
     bits, most = (2, 2) if n_numbers == 8 else (3, 7)
@@ -31,7 +31,7 @@ def free_codes(x, n_numbers, inverse, n_trials, codes):
         lanes.store(codes, t, lanes.of_bits(code))
 
 
-@inner
+@compiled
 def first_least(best, where):
     """The least of `where` among the lanes with the least `best`; -1 if that is GREATEST."""
     bits = lanes.bits(best)
@@ -42,7 +42,7 @@ def first_least(best, where):
     return np.int64(lanes.least(lanes.select(bits == lanes.splat_i(np.int32(least)), where, far)))
 
 
-@inner
+@compiled
 def nearest8(near, x, w, a, b, c):
     """Of the list at `near`: the code with the least sum of w * (number - x) ** 2, or -1.
 
@@ -71,7 +71,7 @@ def nearest8(near, x, w, a, b, c):
     return np.int32(-1) if place < 0 else np.int32(mem.u16(near + 2, place))
 
 
-@inner
+@compiled
 def nearest4(near, x, w, scale):
     """The same for points of four numbers, (2 l + 1) * scale."""
     best, where, seven = lanes.splat(GREATEST), lanes.numbers(), lanes.splat_i(np.int32(7))
@@ -89,7 +89,7 @@ def nearest4(near, x, w, scale):
     return np.int32(-1) if place < 0 else np.int32(mem.u16(near + 2, place))
 
 
-@inner
+@compiled
 def on_grid(code, x, w, n_numbers, scale, search):
     """`code` if it is on the grid, else that of the near point that is nearest; -1 if none."""
     place = mem.i32(mem.i64(search, 3), code)
@@ -101,7 +101,7 @@ def on_grid(code, x, w, n_numbers, scale, search):
     return nearest8(near, x, w, scale, scale * np.float32(3), scale * np.float32(5))
 
 
-@inner
+@compiled
 def sums(codes, x, w, n_numbers, n_points, stride, n_trials, out):
     """For each trial the weighted sums of q * x (at `out`) and of q * q (`stride` behind it).
 

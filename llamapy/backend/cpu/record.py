@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from llamapy.graph.tensor import Tensor
-from llamapy.native import compiled, mem
+from llamapy.native import Macro, compiled, mem
 
 WORDS = 128
 BYTES = 8 * WORDS
@@ -47,35 +47,20 @@ def write(
         row[at + 9] = tensor.kind.type_id
 
 
+# ne(node, t, i) and nb(node, t, i): sizes and strides of tensor t (0: the result, 1: the first source ...).
+# param(node, i), dparam(node, i), fparam(node, i): parameter i as an integer, float64, float32.
+ne = Macro("group_field", TENSORS + 1, TENSOR_WORDS)
+nb = Macro("group_field", TENSORS + 5, TENSOR_WORDS)
+_data = Macro("group_field", TENSORS, TENSOR_WORDS)
+param = Macro("word_field", PARAMS)
+dparam = Macro("double_field", PARAMS)
+fparam = Macro("single_field", PARAMS)
+
+
 @compiled
 def data(node, t):  # type: ignore[no-untyped-def]
-    """Address of tensor t (0: result, 1: first source ...); 0 if it is absent."""
-    return mem.i64(node, TENSORS + t * TENSOR_WORDS)
-
-
-@compiled
-def ne(node, t, i):  # type: ignore[no-untyped-def]
-    return mem.i64(node, TENSORS + t * TENSOR_WORDS + 1 + i)
-
-
-@compiled
-def nb(node, t, i):  # type: ignore[no-untyped-def]
-    return mem.i64(node, TENSORS + t * TENSOR_WORDS + 5 + i)
-
-
-@compiled
-def param(node, i):  # type: ignore[no-untyped-def]
-    return mem.i64(node, PARAMS + i)
-
-
-@compiled
-def fparam(node, i):  # type: ignore[no-untyped-def]
-    return np.float32(mem.f64(node, PARAMS + i))
-
-
-@compiled
-def dparam(node, i):  # type: ignore[no-untyped-def]
-    return mem.f64(node, PARAMS + i)
+    """Address of tensor t; 0 if it is absent."""
+    return _data(node, t, 0)
 
 
 @compiled
