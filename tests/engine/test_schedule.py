@@ -110,17 +110,21 @@ def test_weights_of_rope_and_attention_do_not_decide():
     assert factors in made.splits[-1].inputs
 
 
-def test_the_upgrade_moves_to_a_better_backend_with_the_same_memory():
+def test_a_better_backend_with_the_same_memory_takes_what_it_can():
     """As BLAS beside the CPU: plain memory, only products."""
     blas = Device("blas", HOST, lacks=("exp", "neg", "tanh"))
     assert where(plan(chain("exp", "cpu", "neg"), blas, Host())) == ["host", "blas", "host"]
 
 
-def test_no_upgrade_if_a_source_cannot_be_read():
-    blas = Device("blas", HOST, lacks=("exp",))
-    g = chain("exp", "mul_mat", "cpu", home=ACC2)
-    acc = Device("acc2", ACC2)
-    assert where(plan(g, acc, blas, Host())) == ["acc2", "acc2", "blas"]
+@pytest.mark.parametrize(("reads", "want"), [((ACC,), "blas"), ((), "host")])
+def test_the_upgrade_needs_every_source_to_be_readable(reads, want):
+    """The sum is first on host, with its neighbour; the other source is in acc's memory."""
+    g, r = Builder(), rng()
+    a = g.mul_mat(weight((8, 8), r, ACC), g.input("x", "f32", (8, 4)))
+    b = g.mul_mat(weight((8, 8), r), g.input("y", "f32", (8, 4)))
+    g.graph.output(g.add(a, b))
+    blas = Device("blas", HOST, lacks=("mul_mat",), reads=reads)
+    assert where(plan(g, Device(), blas, Host())) == ["acc", "host", want]
 
 
 def test_writes_happen_where_the_memory_is():
@@ -152,6 +156,19 @@ def test_memory_whose_backend_lacks_the_op_is_an_error():
     g.graph.output(g.cpy(g.input("x", "f32", (8, 6)), cache))
     with pytest.raises(LlamapyError, match="no backend computes .* into memory of type acc"):
         plan(g, Device(lacks=("cpy",)), Host())
+
+
+def test_results_whose_backend_cannot_write_rows_are_an_error():
+    class Less(Host):
+        def supports_op(self, node):
+            return node.op.name != "set_rows"
+
+    g = Builder()
+    table = g.mul_mat(weight((8, 6), rng()), g.input("x", "f32", (8, 6)))
+    rows = g.mul_mat(weight((8, 6), rng(), ACC), g.input("y", "f32", (8, 2)))
+    g.graph.output(g.exp(g.set_rows(table, rows, g.input("ids", "i64", (2,)))))
+    with pytest.raises(LlamapyError, match="host cannot compute .*set_rows"):
+        plan(g, Device(), Less())
 
 
 def test_an_op_that_nobody_has_is_an_error():
