@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llamapy.native import inner, lanes, mem
+from llamapy.native import compiled, lanes, mem
 from llamapy.quants._neighbours import MODE, N_NUMBERS, N_POINTS, N_TRIALS
 from llamapy.quants._points import free_codes, on_grid, sums
 
@@ -20,7 +20,7 @@ ROOM = 32  # numbers a row: for each point, the codes of all trials
 MOVED, ALL_IF_MOVED, ALL = range(3)
 
 
-@inner
+@compiled
 def spread_trials(n_numbers, n_trials, most, inverse):
     """Write inverse scales by which `most` becomes the greatest number of a grid, or nearly so."""
     top, step = (5, np.float32(0.1)) if n_numbers == 8 else (15, np.float32(0.2))
@@ -29,7 +29,7 @@ def spread_trials(n_numbers, n_trials, most, inverse):
         mem.put_f32(inverse, t, (np.float32(top) + off * step) / most)
 
 
-@inner
+@compiled
 def try_scales(x, root_w, inverse, free, chosen, search):
     """Write the free codes and the codes on the grid of every trial; False if a point has none."""
     plan, found = mem.i64(search, 0), True
@@ -45,7 +45,7 @@ def try_scales(x, root_w, inverse, free, chosen, search):
     return found
 
 
-@inner
+@compiled
 def best_trial(trial_sums, n_trials, scale):
     """Index of the trial with the greatest qx * qx / qq, and its scale; else (-1, scale)."""
     best, index = np.float32(0), -1
@@ -58,7 +58,7 @@ def best_trial(trial_sums, n_trials, scale):
     return index, scale
 
 
-@inner
+@compiled
 def refit(x, w, root_w, again, scale, codes, search):
     """Choose the points of the bits of `again` anew by the scale, and then the scale by the points.
 
@@ -80,7 +80,7 @@ def refit(x, w, root_w, again, scale, codes, search):
     return qx / qq if qq > 0 else scale
 
 
-@inner
+@compiled
 def fit(x, w, root_w, most, scale, codes, search):
     """The scale of a group, and its codes at `codes` (ROOM int32 a point, the first is meant).
 

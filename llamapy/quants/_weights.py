@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from llamapy.native import inner, lanes, mem
+from llamapy.native import compiled, lanes, mem
 from llamapy.quants.rounding import nearest_int
 
 
-@inner
+@compiled
 def weigh(src, importance, n, sigma2, floor, w):
     """Write the weights of n values (a multiple of 8) to `w`.
 
@@ -23,7 +23,7 @@ def weigh(src, importance, n, sigma2, floor, w):
             lanes.store(w, i, lanes.splat(floor) + x * x)
 
 
-@inner
+@compiled
 def take_signs(src, w, even, x):
     """Write the sizes of 8 values to `x`; return a byte whose bits say which are negative.
 
@@ -43,7 +43,7 @@ def take_signs(src, w, even, x):
     return signs
 
 
-@inner
+@compiled
 def prepare(src, importance, n, sigma2, floor, even, x, w, root_w):
     """Write n sizes, weights and square roots of weights; return sign bytes and largest size."""
     weigh(src, importance, n, sigma2, floor, w)
@@ -55,7 +55,7 @@ def prepare(src, importance, n, sigma2, floor, even, x, w, root_w):
     return signs, mem.f32_of_bits(np.uint32(lanes.greatest(most)))
 
 
-@inner
+@compiled
 def widest(scales, n):
     """The greatest of n scales; NaN if one is not a number from 0 on (there ggml aborts)."""
     result = np.float32(0)
@@ -67,13 +67,13 @@ def widest(scales, n):
     return result
 
 
-@inner
+@compiled
 def small_scale(scale, most):
     """The whole number l from 0 to `most` whose 2 l + 1 is nearest to `scale`."""
     return min(max(nearest_int(np.float32(0.5) * (scale - np.float32(1))), 0), most)
 
 
-@inner
+@compiled
 def clear(block, n_bytes):
     for i in range(n_bytes):
         mem.put_u8(block, i, 0)

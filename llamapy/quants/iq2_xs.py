@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llamapy.native import compiled, inner, mem
+from llamapy.native import compiled, mem
 from llamapy.quants._fit import MOVED, ROOM, fit
 from llamapy.quants._grid import (
     Array,
@@ -45,7 +45,7 @@ def unpack(block, q, s, m, tables):
         mem.put_f32(m, group, np.float32(0))
 
 
-@inner
+@compiled
 def encode_group(src, importance, sigma2, search, group, block):
     """Write the indices and signs of a group; return its scale, or NaN where ggml aborts."""
     x, w, root_w, codes = mem.local(64), mem.local(64), mem.local(64), mem.local(256)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llamapy.native import compiled, inner, lanes, mem
+from llamapy.native import compiled, lanes, mem
 from llamapy.quants._fit import ALL, ROOM, fit
 from llamapy.quants._grid import Array, Floats, full_signs, points, sign_masks, signed, with_signs
 from llamapy.quants._groups import columns, sum_of_squares
@@ -36,7 +36,7 @@ def unpack(block, q, s, m, tables):
         mem.put_f32(m, group, np.float32(0))
 
 
-@inner
+@compiled
 def first_scales(x, w, scales):
     """Write the scales that fit the groups if every point were on the grid (with level 0 as 0)."""
     xt, wt, levels = mem.local(1024), mem.local(1024), mem.local(1024)
@@ -45,7 +45,7 @@ def first_scales(x, w, scales):
     lanes.store(scales, 0, fit_positive(xt, wt, 32, 4, levels))
 
 
-@inner
+@compiled
 def put_group(x, w, root_w, signs, first, search, group, block):
     """Write the indices and signs of a group; return its scale, or NaN where ggml aborts."""
     codes, most = mem.local(512), first * np.float32(3)
@@ -63,7 +63,7 @@ def put_group(x, w, root_w, signs, first, search, group, block):
     return scale
 
 
-@inner
+@compiled
 def put_groups(src, importance, search, block, scales):
     """Write indices and signs of a block to it and the groups' scales to `scales`."""
     x, w, root_w, all_signs = mem.local(1024), mem.local(1024), mem.local(1024), mem.local(64)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llamapy.native import compiled, inner, mem
+from llamapy.native import compiled, mem
 from llamapy.quants._fit import ALL_IF_MOVED, ROOM, fit
 from llamapy.quants._grid import Array, Floats, nibbles, points, sign_masks, signed, with_signs
 from llamapy.quants._groups import largest, sum_of_squares
@@ -37,7 +37,7 @@ def unpack(block, q, s, m, tables):
         mem.put_f32(m, group, np.float32(0))
 
 
-@inner
+@compiled
 def encode_group(src, importance, sigma2, search, group, slot, block):
     """Write the indices and signs of a group; return its scale, or NaN where ggml aborts.
 
