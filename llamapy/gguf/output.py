@@ -1,4 +1,4 @@
-"""Files that appear only when they are complete: written beside the target, synced, then renamed.
+"""Files that appear only when they are complete: written in the same folder, synced, then renamed.
 
 An output is never an input (through links either); room on the disk is checked before the start.
 """
@@ -60,11 +60,13 @@ class PendingFiles:
         temporary = os.path.join(os.path.dirname(path), name)
         self._temporary[path] = temporary
         try:
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            handle, named = _create(temporary)
             with open(handle, "wb", buffering=_BUFFER) as file:
                 yield file
                 file.flush()
-                os.fsync(file.fileno())
+                os.fsync(handle)
+                if not named:  # src_dir_fd makes Python follow the link in /proc
+                    os.link(f"/proc/self/fd/{handle}", temporary, src_dir_fd=handle)
         except OSError as error:
             raise self._write_error(index, error) from error
 
@@ -94,6 +96,18 @@ class PendingFiles:
             del self._temporary[path]
         for folder in {os.path.dirname(path) for path in self.targets}:
             _sync_folder(folder)
+
+
+def _create(path: str) -> tuple[int, bool]:
+    """A descriptor of a new file for `path`, and whether it has that name already.
+
+    Where the system can, the name comes last: then not even a killed process leaves anything.
+    """
+    nameless = getattr(os, "O_TMPFILE", 0)
+    if nameless and os.path.isdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # not every file system has such files
+            return os.open(os.path.dirname(path), os.O_WRONLY | nameless, 0o666), False
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), True
 
 
 def _checked(path: Path, inputs: Sequence[Path], overwrite: bool) -> str:

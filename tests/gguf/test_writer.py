@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import gguf
@@ -241,6 +244,52 @@ def test_nothing_is_left_when_the_source_fails(tmp_path, fault):
         _two_tensors(path).write(source)
     assert os.listdir(tmp_path) == ["a.gguf"]
     assert path.read_bytes() == b"as it was"
+
+
+def test_nothing_is_left_without_nameless_files_either(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "O_TMPFILE")
+
+    def source(name):
+        assert len(os.listdir(tmp_path)) == 1
+        if name == "y":
+            raise KeyboardInterrupt
+        return bytes(8)
+
+    with pytest.raises(KeyboardInterrupt):
+        _two_tensors(tmp_path / "a.gguf").write(source)
+    assert os.listdir(tmp_path) == []
+    _two_tensors(tmp_path / "a.gguf").write([bytes(8), bytes(8)])
+    assert os.listdir(tmp_path) == ["a.gguf"]
+
+
+KILLED = """
+import sys, time
+from llamapy.gguf.writer import GGUFWriter
+writer = GGUFWriter(sys.argv[1])
+writer.add_tensor("t", (9,), 24, 9)
+def source(name):
+    print("writing", flush=True)
+    time.sleep(60)
+writer.write(source)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_process_leaves_nothing(tmp_path, number):
+    if number != signal.SIGINT:
+        try:
+            os.close(os.open(tmp_path, os.O_WRONLY | os.O_TMPFILE))
+        except (AttributeError, OSError):
+            pytest.skip("this file system has no files without a name")
+    target = tmp_path / "a.gguf"
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(target)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"writing\n"
+        process.send_signal(number)
+        process.communicate()
+    assert process.returncode != 0
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("source", [[bytes(8)], [bytes(8), bytes(7)], [bytes(9), bytes(8)]])
