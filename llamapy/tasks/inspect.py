@@ -64,6 +64,7 @@ class TensorRow:
     offset: int  # in its own file
     parameters: int
     sha256: str = ""
+    part: int | None = None  # number of its file, if there are several
 
 
 @dataclass
@@ -127,6 +128,8 @@ class Report:
 
 def _tensor_json(row: TensorRow) -> dict[str, Any]:
     found = {key: getattr(row, key) for key in ("name", "type", "shape", "n_bytes", "offset")}
+    if row.part is not None:
+        found["part"] = row.part
     return found | ({"sha256": row.sha256} if row.sha256 else {})
 
 
@@ -135,10 +138,16 @@ def inspect(file: AnyFile, *, full: bool = False, hashes: list[str] | None = Non
     rows, by_type = [], dict[str, TypeTotal]()
     for i, info in enumerate(file.tensors):
         kind = type_name(info.type_id)
-        digest = hashes[i] if hashes else ""
         rows.append(
             TensorRow(
-                info.name, kind, list(info.ne), info.n_bytes, info.offset, info.n_elements, digest
+                name=info.name,
+                type=kind,
+                shape=list(info.ne),
+                n_bytes=info.n_bytes,
+                offset=info.offset,
+                parameters=info.n_elements,
+                sha256=hashes[i] if hashes else "",
+                part=info.part if isinstance(file, SplitFile) else None,
             )
         )
         total = by_type.setdefault(kind, TypeTotal())

@@ -267,6 +267,7 @@ def test_split_sets(tmp_path, dump, dump_json):
     found = dump_json(paths[1])
     assert [t["name"] for t in found["tensors"]] == ["t0", "t1", "t2"]
     assert found["metadata"]["general.architecture"] == "llama"
+    assert [t["part"] for t in found["tensors"]] == [0, 1, 2]
     assert found["file"]["parts"] == 3
     alone = dump_json(paths[1], "--alone")
     assert [t["name"] for t in alone["tensors"]] == ["t1"]
