@@ -84,7 +84,7 @@ def check(batch: Batch, memory: Positions, *, n_vocab: int, n_embd: int, n_seq_m
     embeddings = _embeddings(batch, n_embd)
     if (ids is None) == (embeddings is None):
         raise BatchError("a batch holds either tokens or embeddings")
-    n = len(ids) if ids is not None else len(embeddings or ())
+    n = len(ids) if embeddings is None else len(embeddings)  # type: ignore[arg-type]
     if n == 0:
         raise BatchError("the batch is empty")
     seqs = _sequences(batch.sequences, n, n_seq_max)

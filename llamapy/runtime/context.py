@@ -21,6 +21,7 @@ from llamapy.nn.cache import Layer
 from llamapy.nn.step import Step
 from llamapy.runtime import backends
 from llamapy.runtime.batch import Batch, Tokens, check
+from llamapy.runtime.memory.cells import Ints
 from llamapy.runtime.memory.kv import KV
 from llamapy.runtime.memory.memory import Memory, NoMemory
 from llamapy.runtime.memory.window import Windows
@@ -185,15 +186,15 @@ class Context:
 
     # -- decoding
 
-    def decode(self, batch: Batch | Sequence[int] | Any) -> Floats:
+    def decode(self, batch: Batch | Sequence[int] | Ints, *, copy: bool = True) -> Floats:
         """Compute a batch (or a list of token ids that goes on with sequence 0) and remember it.
 
         Gives the logits of the wanted outputs in the order of the batch, float32 [n_outputs,
-        n_vocab]. They are a view that the next decode writes over: copy what is to stay.
-        BatchError, ContextFullError and Aborted leave memory as it was.
+        n_vocab]; with copy=False a view that the next decode writes over. BatchError,
+        ContextFullError and Aborted leave memory as it was.
         """
         tokens = self._check(batch if isinstance(batch, Batch) else Batch(batch))
-        self._turn_keys()
+        self.settle()
         parts = list(tokens.parts(self.n_ubatch))
         slots = self.memory.plan(parts)
         if slots is None:
@@ -217,7 +218,7 @@ class Context:
         finally:
             self._busy = self._stop = False
         self._n_outputs = row
-        return self._results[:row]
+        return self.logits.copy() if copy else self.logits
 
     def _check(self, batch: Batch) -> Tokens:
         p = self.model.params
@@ -286,7 +287,7 @@ class Context:
 
     # -- moving positions
 
-    def _turn_keys(self) -> None:
+    def settle(self) -> None:
         """Turn the keys of cells whose positions have been moved since they were stored."""
         for kv in self.memory.caches():
             moved = np.flatnonzero(kv.cells.delta)

@@ -223,7 +223,7 @@ class Generation:
         start = perf_counter()
         if self.n_past >= self.context.n_ctx:
             self._shift()
-        self._logits = self.context.decode([token])
+        self._logits = self.context.decode([token], copy=False)
         self.n_past += 1
         self.result.timings.eval_tokens += 1
         self.result.timings.eval_seconds += perf_counter() - start
