@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.graph.op import Array
+from llamapy.graph.precision import working
 
 
 def slopes(n_head: int, max_bias: float) -> Array:
@@ -33,19 +34,19 @@ def bias(mask: Array, shape: tuple[int, ...], max_bias: float) -> Array:
 
 
 def softmax(scores: Array, sinks: Array | None = None) -> Array:
-    """Along the last axis, in float64. A row that is all -inf gives zeros.
+    """Along the last axis, in `working` precision. A row that is all -inf gives zeros.
 
     sinks (broadcasts with a column of scores): one more score in each row, which takes its share of
     the sum and is then dropped.
     """
-    scores = scores.astype(np.float64, copy=False)
+    scores = working(scores)
     top = scores.max(axis=-1, keepdims=True)
     if sinks is not None:
         top = np.maximum(top, sinks)
-    top = np.where(np.isneginf(top), 0.0, top)
+    top = np.where(np.isneginf(top), scores.dtype.type(0), top)
     out: Array = np.exp(scores - top)
-    total = out.sum(axis=-1, keepdims=True)
+    total = out.sum(axis=-1, keepdims=True, dtype=np.float64)
     if sinks is not None:
         total = total + np.exp(sinks - top)
-    out /= np.where(total == 0, 1.0, total)
+    out /= np.where(total == 0, 1, total).astype(out.dtype)
     return out

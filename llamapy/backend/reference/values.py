@@ -11,7 +11,7 @@ import numpy as np
 
 from llamapy.core.errors import QuantError
 from llamapy.graph.tensor import Tensor
-from llamapy.quants import codec
+from llamapy.quants import api
 from llamapy.quants.codec import Codec
 
 Array = np.ndarray[Any, Any]
@@ -44,17 +44,15 @@ def encode(kind: type[Codec], numbers: Array) -> Array:
         return _bf16(numbers)
     if kind.n_values == 1:
         return numbers.astype(kind.block, copy=False)
-    if kind.encode is None:
+    if not can_encode(kind):
         raise QuantError(f"the reference backend cannot write {kind.name}")
-    rows = np.ascontiguousarray(numbers, np.float32).reshape(-1, numbers.shape[-1])
-    out = np.empty(numbers.size // kind.n_values, kind.block)
-    tables = codec.tables_address(kind)
-    kind.encode(rows.ctypes.data, out.ctypes.data, len(rows), rows.shape[1], 0, tables)
-    return out.reshape(*numbers.shape[:-1], -1)
+    bytes_ = api.quantize(numbers, kind, allow_nonfinite=True)
+    return bytes_.view(kind.block).reshape(*numbers.shape[:-1], -1)
 
 
 def can_encode(kind: type[Codec]) -> bool:
-    return kind.n_values == 1 or kind.encode is not None
+    """Whether numbers can be written as this type without knowing what matters in them."""
+    return kind.n_values == 1 or (kind.encode is not None and kind.name not in api.NEED_IMPORTANCE)
 
 
 class Rows:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llamapy.graph.op import Array, Op
-from llamapy.graph.products import rows_dot_rows
+from llamapy.graph.precision import rows_dot_rows, working
 from llamapy.graph.softmax import slopes, softmax
 from llamapy.graph.tensor import Tensor
 
@@ -57,11 +57,12 @@ class FlashAttn(Op, name="flash_attn", optional={"mask": 3, "sinks": 4}):
         slope = slopes(heads, self.max_bias)
         out = np.empty((b3, n_q, heads, v.shape[-1]), np.float32)
         for i3, h in np.ndindex(b3, heads):
-            scores = rows_dot_rows(q[i3, h], _serving(k, i3, h, q)) * np.float64(self.scale)
+            scores = working(rows_dot_rows(q[i3, h], _serving(k, i3, h, q))) * self.scale
             if self.softcap:
                 scores = self.softcap * np.tanh(scores / self.softcap)
             if mask is not None:
-                scores += slope[h] * mask[i3 % mask.shape[0], h % mask.shape[1], :n_q]
+                rows = mask[i3 % mask.shape[0], h % mask.shape[1], :n_q]
+                scores = scores + (rows if self.max_bias <= 0 else rows * np.float32(slope[h]))
             weights = softmax(scores, None if sinks is None else sinks.reshape(-1)[h])
             out[i3, :, h] = rows_dot_rows(weights.astype(np.float32), _serving(v, i3, h, q).T)
         return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llamapy.graph.op import Array, Op
-from llamapy.graph.products import rows_dot_rows
+from llamapy.graph.precision import rows_dot_rows
 from llamapy.graph.tensor import Tensor
 
 

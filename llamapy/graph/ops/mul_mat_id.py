@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llamapy.graph.op import Array, Op
-from llamapy.graph.products import rows_dot_rows
+from llamapy.graph.precision import rows_dot_rows
 from llamapy.graph.tensor import Tensor
 
 

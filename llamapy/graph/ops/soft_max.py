@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llamapy.graph.op import Array, Op
+from llamapy.graph.precision import working
 from llamapy.graph.softmax import bias, softmax
 from llamapy.graph.tensor import Tensor
 
@@ -47,8 +48,8 @@ class SoftMax(Op, name="soft_max", inplace=True, optional={"mask": 1, "sinks": 2
     def meaning(self, *arrays: Array) -> Array:
         x, mask, sinks = self.spread(arrays)
         assert x is not None
-        scores = x * np.float64(self.scale)
+        scores = working(x) * self.scale
         if mask is not None:
-            scores += bias(mask, x.shape, self.max_bias)
+            scores = scores + bias(mask, x.shape, self.max_bias)
         column = None if sinks is None else sinks.reshape(-1, 1, 1)
         return softmax(scores, column).astype(np.float32)
