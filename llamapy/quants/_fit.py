@@ -10,10 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.native import compiled, lanes, mem
-from llamapy.quants._neighbours import MODE, N_NUMBERS, N_POINTS, N_TRIALS
-from llamapy.quants._points import free_codes, on_grid, sums
-
-ROOM = 32  # numbers a row: for each point, the codes of all trials
+from llamapy.quants._neighbours import MODE, N_NUMBERS, N_POINTS, N_TRIALS, PLACES
+from llamapy.quants._points import ROOM, free_codes, on_grid, sums
+from llamapy.quants._weights import clear, prepare, widest
 
 # Which points are chosen once more by the scale found: those that the best trial moved onto the
 # grid; all of them if it moved any; all.
@@ -70,12 +69,12 @@ def refit(x, w, root_w, again, scale, codes, search):
     for k in range(n_points):
         if again >> k & 1:
             at = 4 * n_numbers * k
-            free_codes(x + at, n_numbers, inverse, 8, free)
+            free_codes(x + at, n_numbers, inverse, np.int64(8), free)
             code = on_grid(mem.i32(free, 0), x + at, root_w + at, n_numbers, scale, search)
             if code < 0:
                 return np.float32(np.nan)
             mem.put_i32(codes, ROOM * k, code)
-    sums(codes, x, w, n_numbers, n_points, ROOM, 8, both)
+    sums(codes, x, w, n_numbers, n_points, np.int64(8), both)
     qx, qq = mem.f32(both, 0), mem.f32(both, ROOM)
     return qx / qq if qq > 0 else scale
 
@@ -94,7 +93,7 @@ def fit(x, w, root_w, most, scale, codes, search):
     spread_trials(n_numbers, n_trials, most, inverse)
     if not try_scales(x, root_w, inverse, free, codes, search):
         return np.float32(np.nan)
-    sums(codes, x, w, n_numbers, n_points, ROOM, n_trials, trial_sums)
+    sums(codes, x, w, n_numbers, n_points, n_trials, trial_sums)
     t, scale = best_trial(trial_sums, n_trials, scale)
     again = 0
     for k in range(n_points):
@@ -106,3 +105,39 @@ def fit(x, w, root_w, most, scale, codes, search):
     if again and scale > 0:
         scale = refit(x, w, root_w, again, scale, codes, search)
     return scale
+
+
+@compiled
+def put_places(codes, n_points, search, places):
+    """Write the grid indices (int32) of a group's codes."""
+    for k in range(n_points):
+        mem.put_i32(places, k, mem.i32(mem.i64(search, PLACES), mem.i32(codes, ROOM * k)))
+
+
+@compiled
+def fit_block(x, importance, sigma2, floor, even, too_small, search, scales, signs, places):
+    """Fit the groups of 256 values: their scales (float32), sign bytes (int64) and indices (int32).
+
+    A group of sizes below too_small is all 0. Returns the widest scale; NaN where ggml aborts.
+    """
+    size, w, root_w, codes = mem.local(128), mem.local(128), mem.local(128), mem.local(1024)
+    plan = mem.i64(search, 0)
+    n_numbers, n_points = mem.i64(plan, N_NUMBERS), mem.i64(plan, N_POINTS)
+    n, top = n_numbers * n_points, np.float32(5) if n_numbers == 8 else np.float32(15)
+    for group in range(256 // n):
+        at, scale = 4 * n * group, np.float32(0)
+        of_group = importance + at if importance else importance
+        bits, most = prepare(x + at, of_group, n, sigma2, floor, even, size, w, root_w)
+        if most < too_small:
+            bits = np.int64(0)
+            clear(places + 4 * n_points * group, 4 * n_points)
+        else:
+            scale = fit(size, w, root_w, most, most / top, codes, search)
+            if scale < 0:
+                scale, bits = -scale, ~bits
+            if not scale >= 0:
+                return scale
+            put_places(codes, n_points, search, places + 4 * n_points * group)
+        mem.put_f32(scales, group, scale)
+        mem.put_i64(signs, group, bits)
+    return widest(scales, 256 // n)

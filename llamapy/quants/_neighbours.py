@@ -19,8 +19,11 @@ import numpy as np
 from llamapy.native import atomic, compiled, mem
 from llamapy.quants._grid import Array, points
 
-# Places of the facts in the plan, which is the first search table.
+# Places of the facts in the plan.
 N_NUMBERS, N_GRID, WANT, N_POINTS, N_TRIALS, MODE = range(6)
+
+# Places of the search tables.
+PLAN, CODES, READY, PLACES, LISTS = range(5)
 
 _WANT = {"iq1": 3, "iq2_xxs": 2, "iq2_xs": 2, "iq2_s": 1, "iq3_xxs": 2, "iq3_s": 3}
 
@@ -85,13 +88,8 @@ def make_once(search):
 
     Threads that come at the same time each make them: they write the same numbers.
     """
-    plan, codes, ready, places, lists = (
-        mem.i64(search, 0),
-        mem.i64(search, 1),
-        mem.i64(search, 2),
-        mem.i64(search, 3),
-        mem.i64(search, 4),
-    )
+    plan, codes, ready = mem.i64(search, PLAN), mem.i64(search, CODES), mem.i64(search, READY)
+    places, lists = mem.i64(search, PLACES), mem.i64(search, LISTS)
     if atomic.load(ready) != 0:
         return
     n_numbers, n_grid = mem.i64(plan, N_NUMBERS), mem.i64(plan, N_GRID)

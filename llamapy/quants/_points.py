@@ -9,7 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.native import compiled, lanes, mem
+from llamapy.quants._neighbours import LISTS, PLACES
 
+ROOM = 32  # int32 or float32 a row: a number for each trial
 GREATEST = np.float32(3.4028234663852886e38)
 
 
@@ -92,26 +94,26 @@ def nearest4(near, x, w, scale):
 @compiled
 def on_grid(code, x, w, n_numbers, scale, search):
     """`code` if it is on the grid, else that of the near point that is nearest; -1 if none."""
-    place = mem.i32(mem.i64(search, 3), code)
+    place = mem.i32(mem.i64(search, PLACES), code)
     if place >= 0:
         return code
-    near = mem.i64(search, 4) + 2 * np.int64(-1 - place)
+    near = mem.i64(search, LISTS) + 2 * np.int64(-1 - place)
     if n_numbers == 4:
         return nearest4(near, x, w, scale)
     return nearest8(near, x, w, scale, scale * np.float32(3), scale * np.float32(5))
 
 
 @compiled
-def sums(codes, x, w, n_numbers, n_points, stride, n_trials, out):
-    """For each trial the weighted sums of q * x (at `out`) and of q * q (`stride` behind it).
+def sums(codes, x, w, n_numbers, n_points, n_trials, out):
+    """For each trial the weighted sums of q * x (a row at `out`) and of q * q (the next row).
 
-    `codes`: for each point the trials' codes, `stride` int32 apart.
+    `codes`: for each point a row of the trials' codes.
     """
     bits, mask = (2, 3) if n_numbers == 8 else (3, 7)
     for t in range(0, n_trials, 8):
         qx = qq = lanes.splat(np.float32(0))
         for k in range(n_points):
-            code = lanes.bits(lanes.load(codes, k * stride + t))
+            code = lanes.bits(lanes.load(codes, k * ROOM + t))
             for i in range(n_numbers):
                 level = (code >> lanes.splat_i(np.int32(bits * i))) & lanes.splat_i(np.int32(mask))
                 number = lanes.to_f32(level)
@@ -120,4 +122,4 @@ def sums(codes, x, w, n_numbers, n_points, stride, n_trials, out):
                 qx = qx + lanes.splat(weight * mem.f32(x, k * n_numbers + i)) * number
                 qq = qq + lanes.splat(weight) * number * number
         lanes.store(out, t, qx)
-        lanes.store(out, stride + t, qq)
+        lanes.store(out, ROOM + t, qq)

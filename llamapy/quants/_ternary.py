@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.native import compiled, lanes, mem
+from llamapy.quants._neighbours import LISTS, PLACES
 from llamapy.quants._points import nearest8
 
 LEAST = np.float32(-3.4028234663852886e38)  # ggml's first best score
@@ -59,7 +60,7 @@ def settle(x, w, n_points, levels, shifts, scale, search, found):
 
     shifts: a float32 a point, 1/8 or -1/8. NaN if a point has none near.
     """
-    codes, moved, places = mem.local(16), False, mem.i64(search, 3)
+    codes, moved, places = mem.local(16), False, mem.i64(search, PLACES)
     for k in range(n_points):
         code = np.int32(0)
         for i in range(8):
@@ -68,7 +69,7 @@ def settle(x, w, n_points, levels, shifts, scale, search, found):
         if place < 0:
             zero, moved = mem.f32(shifts, k), True
             low, high = scale * (zero - np.float32(1)), scale * (zero + np.float32(1))
-            near = mem.i64(search, 4) + 2 * np.int64(-1 - place)
+            near = mem.i64(search, LISTS) + 2 * np.int64(-1 - place)
             code = nearest8(near, x + 32 * k, w + 32 * k, low, scale * zero, high)
             if code < 0:
                 return np.float32(np.nan)

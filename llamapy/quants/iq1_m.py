@@ -11,7 +11,7 @@ import numpy as np
 from llamapy.native import compiled, lanes, mem
 from llamapy.quants._grid import Array, Floats, points
 from llamapy.quants._groups import largest, sum_of_squares
-from llamapy.quants._neighbours import make_once, search_tables
+from llamapy.quants._neighbours import CODES, make_once, search_tables
 from llamapy.quants._ternary import LEAST, ascending, put_levels, settle
 from llamapy.quants._weights import clear, small_scale, weigh, widest
 from llamapy.quants.codec import Codec
@@ -159,7 +159,7 @@ def put_scales(x, w, scales, most, search, block):
             number = mem.u16(block + 48, group >> 2) | small << 3 * (group & 3)
             mem.put_u16(block + 48, group >> 2, number)
         high = mem.u8(block + 32, group) >> 4 * (k & 1)
-        code = mem.u16(mem.i64(search, 1), mem.u8(block, k) | (high & 7) << 8)
+        code = mem.u16(mem.i64(search, CODES), mem.u8(block, k) | (high & 7) << 8)
         shift = -SHIFT if high & 8 else SHIFT
         for i in range(8):
             level = np.float32((code >> 2 * i & 3) - 1)

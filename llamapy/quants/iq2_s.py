@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.native import compiled, mem
-from llamapy.quants._fit import MOVED, ROOM, fit
+from llamapy.quants._fit import MOVED, fit_block
 from llamapy.quants._grid import Array, Floats, nibbles, points, sign_masks, signed, with_signs
 from llamapy.quants._groups import sum_of_squares
 from llamapy.quants._neighbours import make_once, search_tables
-from llamapy.quants._weights import clear, prepare, small_scale, widest
+from llamapy.quants._weights import clear, small_scale
 from llamapy.quants.codec import Codec
 from llamapy.quants.rounding import put_half
 
@@ -40,42 +40,34 @@ def unpack(block, q, s, m, tables):
 
 
 @compiled
-def encode_group(src, importance, sigma2, search, group, block):
-    """Write the indices and signs of a group; return its scale, or NaN where ggml aborts."""
-    x, w, root_w, codes = mem.local(64), mem.local(64), mem.local(64), mem.local(256)
-    floor = np.float32(0.25) * sigma2
-    signs, most = prepare(src, importance, 16, sigma2, floor, False, x, w, root_w)
-    if most < TOO_SMALL:
-        return np.float32(0)
-    scale = fit(x, w, root_w, most, most / np.float32(5), codes, search)
-    if scale < 0:
-        scale, signs = -scale, ~signs
-    for k in range(2):
-        at = 2 * group + k
-        place = mem.i32(mem.i64(search, 3), mem.i32(codes, ROOM * k))
-        mem.put_u8(block + 2, at, place & 255)
-        mem.put_u8(block + 34, at, signs >> 8 * k & 255)
-        high = mem.u8(block + 66, at >> 2) | place >> 8 << 2 * (at & 3)
-        mem.put_u8(block + 66, at >> 2, high)
-    return scale
-
-
-@compiled
 def encode(src, dst, n_rows, n_per_row, importance, tables):
-    search, scales, n_blocks = tables + 16, mem.local(64), n_per_row // 256
-    step = 64 if importance else 0
+    search, n_blocks, step = tables + 16, n_per_row // 256, 1024 if importance else 0
+    scales, signs, places = mem.local(64), mem.local(128), mem.local(128)
     make_once(search)
     for at in range(n_rows * n_blocks):
-        x, block = src + 1024 * at, dst + 82 * at
-        clear(block, 82)
+        x, of_block, block = src + 1024 * at, importance + at % n_blocks * step, dst + 82 * at
         sigma2 = np.float32(2) * sum_of_squares(x, 256) / np.float32(256)
-        for group in range(16):
-            of_group = importance + (at % n_blocks * 16 + group) * step
-            scale = encode_group(x + 64 * group, of_group, sigma2, search, group, block)
-            mem.put_f32(scales, group, scale)
-        most = widest(scales, 16)
+        most = fit_block(
+            x,
+            of_block,
+            sigma2,
+            np.float32(0.25) * sigma2,
+            False,
+            TOO_SMALL,
+            search,
+            scales,
+            signs,
+            places,
+        )
         if not most >= 0:
             return 1 + at // n_blocks
+        clear(block, 82)
+        for k in range(32):
+            place = mem.i32(places, k)
+            mem.put_u8(block + 2, k, place & 255)
+            mem.put_u8(block + 34, k, mem.i64(signs, k >> 1) >> 8 * (k & 1) & 255)
+            high = mem.u8(block + 66, k >> 2) | place >> 8 << 2 * (k & 3)
+            mem.put_u8(block + 66, k >> 2, high)
         if most == 0:
             continue
         d = most / np.float32(31)

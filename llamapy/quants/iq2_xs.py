@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.native import compiled, mem
-from llamapy.quants._fit import MOVED, ROOM, fit
+from llamapy.quants._fit import MOVED, fit_block
 from llamapy.quants._grid import (
     Array,
     Floats,
@@ -21,7 +21,7 @@ from llamapy.quants._grid import (
 )
 from llamapy.quants._groups import sum_of_squares
 from llamapy.quants._neighbours import make_once, search_tables
-from llamapy.quants._weights import clear, prepare, small_scale, widest
+from llamapy.quants._weights import clear, small_scale
 from llamapy.quants.codec import Codec
 from llamapy.quants.rounding import put_half
 
@@ -46,42 +46,26 @@ def unpack(block, q, s, m, tables):
 
 
 @compiled
-def encode_group(src, importance, sigma2, search, group, block):
-    """Write the indices and signs of a group; return its scale, or NaN where ggml aborts."""
-    x, w, root_w, codes = mem.local(64), mem.local(64), mem.local(64), mem.local(256)
-    signs, most = prepare(src, importance, 16, sigma2, np.float32(0), True, x, w, root_w)
-    if most < TOO_SMALL:
-        return np.float32(0)
-    scale = fit(x, w, root_w, most, most / np.float32(5), codes, search)
-    if scale < 0:
-        scale, signs = -scale, ~signs
-    for k in range(2):
-        place = mem.i32(mem.i64(search, 3), mem.i32(codes, ROOM * k))
-        mem.put_u16(block + 2, 2 * group + k, place | (signs >> 8 * k & 127) << 9)
-    return scale
-
-
-@compiled
 def encode(src, dst, n_rows, n_per_row, importance, tables):
-    search, scales, n_blocks = tables + 16, mem.local(64), n_per_row // 256
-    step = 64 if importance else 0
+    search, n_blocks, step = tables + 16, n_per_row // 256, 1024 if importance else 0
+    scales, signs, places = mem.local(64), mem.local(128), mem.local(128)
     make_once(search)
     for at in range(n_rows * n_blocks):
-        x, block = src + 1024 * at, dst + 74 * at
-        clear(block, 74)
+        x, of_block, block = src + 1024 * at, importance + at % n_blocks * step, dst + 74 * at
         sigma2 = sum_of_squares(x, 256) / np.float32(256)
-        for group in range(16):
-            of_group = importance + (at % n_blocks * 16 + group) * step
-            scale = encode_group(x + 64 * group, of_group, sigma2, search, group, block)
-            mem.put_f32(scales, group, scale)
-        most = widest(scales, 16)
+        most = fit_block(
+            x, of_block, sigma2, np.float32(0), True, TOO_SMALL, search, scales, signs, places
+        )
         if not most >= 0:
             return 1 + at // n_blocks
+        clear(block, 74)
         if most == 0:
-            clear(block, 74)
             continue
         d = most / np.float32(31)
         put_half(block, 0, d)
+        for k in range(32):
+            seven = mem.i64(signs, k >> 1) >> 8 * (k & 1) & 127
+            mem.put_u16(block + 2, k, mem.i32(places, k) | seven << 9)
         for group in range(16):
             scale = small_scale(np.float32(1) / d * mem.f32(scales, group), 15)
             both = mem.u8(block + 66, group >> 1) | scale << 4 * (group & 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.native import compiled, lanes, mem
-from llamapy.quants._fit import ALL, ROOM, fit
+from llamapy.quants._fit import ALL, fit, put_places
 from llamapy.quants._grid import Array, Floats, full_signs, points, sign_masks, signed, with_signs
 from llamapy.quants._groups import columns, sum_of_squares
 from llamapy.quants._neighbours import make_once, search_tables
@@ -46,62 +46,55 @@ def first_scales(x, w, scales):
 
 
 @compiled
-def put_group(x, w, root_w, signs, first, search, group, block):
-    """Write the indices and signs of a group; return its scale, or NaN where ggml aborts."""
-    codes, most = mem.local(512), first * np.float32(3)
-    if most <= 0:
-        return np.float32(0)
-    scale = fit(x, w, root_w, most, first, codes, search)
-    if scale < 0:
-        scale, signs = -scale, ~signs
-    seven = 0
-    for k in range(4):
-        place = mem.i32(mem.i64(search, 3), mem.i32(codes, ROOM * k))
-        mem.put_u8(block + 2, 8 * group + k, place)
-        seven |= (signs >> 8 * k & 127) << 7 * k
-    mem.put_u32(block + 2, 2 * group + 1, seven)
-    return scale
-
-
-@compiled
-def put_groups(src, importance, search, block, scales):
-    """Write indices and signs of a block to it and the groups' scales to `scales`."""
-    x, w, root_w, all_signs = mem.local(1024), mem.local(1024), mem.local(1024), mem.local(64)
+def fit_groups(src, importance, search, scales, signs, places):
+    """Fit the groups of a block; as `fit_block`, but the trials are around the first scales."""
+    x, w, root_w, codes = mem.local(1024), mem.local(1024), mem.local(1024), mem.local(512)
     sigma2, zero = sum_of_squares(src, 256) / np.float32(256), np.float32(0)
-    for group in range(8):
-        at = 128 * group
-        signs, most = prepare(
-            src + at, importance + at, 32, sigma2, zero, True, x + at, w + at, root_w + at
-        )
-        mem.put_i64(all_signs, group, signs)
+    for at in range(0, 1024, 128):
+        of_group = importance + at if importance else importance
+        bits, _ = prepare(src + at, of_group, 32, sigma2, zero, True, x + at, w + at, root_w + at)
+        mem.put_i64(signs, at >> 7, bits)
     first_scales(x, w, scales)
     for group in range(8):
         at, first = 128 * group, mem.f32(scales, group)
-        signs = mem.i64(all_signs, group)
-        scale = put_group(x + at, w + at, root_w + at, signs, first, search, group, block)
+        most, scale = first * np.float32(3), zero
+        if most <= 0:
+            mem.put_i64(signs, group, 0)
+            clear(places + 16 * group, 16)
+        else:
+            scale = fit(x + at, w + at, root_w + at, most, first, codes, search)
+            if scale < 0:
+                scale = -scale
+                mem.put_i64(signs, group, ~mem.i64(signs, group))
+            if not scale >= 0:
+                return scale
+            put_places(codes, 4, search, places + 16 * group)
         mem.put_f32(scales, group, scale)
+    return widest(scales, 8)
 
 
 @compiled
 def encode(src, dst, n_rows, n_per_row, importance, tables):
-    search, scales, n_blocks = tables + 16, mem.local(32), n_per_row // 256
+    search, n_blocks, step = tables + 16, n_per_row // 256, 1024 if importance else 0
+    scales, signs, places = mem.local(32), mem.local(64), mem.local(128)
     make_once(search)
     for at in range(n_rows * n_blocks):
-        block = dst + 66 * at
-        clear(block, 66)
-        put_groups(src + 1024 * at, importance + at % n_blocks * 1024, search, block, scales)
-        most = widest(scales, 8)
+        x, of_block, block = src + 1024 * at, importance + at % n_blocks * step, dst + 66 * at
+        most = fit_groups(x, of_block, search, scales, signs, places)
         if not most >= 0:
             return 1 + at // n_blocks
+        clear(block, 66)
         if most == 0:
-            clear(block, 66)
             continue
         d = most / np.float32(31)
         put_half(block, 0, d)
         for group in range(8):
             scale = small_scale(np.float32(1) / d * mem.f32(scales, group), 15)
-            signs = mem.u32(block + 2, 2 * group + 1)
-            mem.put_u32(block + 2, 2 * group + 1, signs | scale << 28)
+            seven = 0
+            for k in range(4):
+                mem.put_u8(block + 2, 8 * group + k, mem.i32(places, 4 * group + k))
+                seven |= (mem.i64(signs, group) >> 8 * k & 127) << 7 * k
+            mem.put_u32(block + 2, 2 * group + 1, seven | scale << 28)
     return 0
 
 

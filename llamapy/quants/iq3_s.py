@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.native import compiled, mem
-from llamapy.quants._fit import ALL_IF_MOVED, ROOM, fit
+from llamapy.quants._fit import ALL_IF_MOVED, fit_block
 from llamapy.quants._grid import Array, Floats, nibbles, points, sign_masks, signed, with_signs
 from llamapy.quants._groups import largest, sum_of_squares
 from llamapy.quants._neighbours import make_once, search_tables
-from llamapy.quants._weights import clear, prepare, small_scale, widest
+from llamapy.quants._weights import clear, small_scale
 from llamapy.quants.codec import Codec
 from llamapy.quants.rounding import put_half
 
@@ -20,6 +20,8 @@ from llamapy.quants.rounding import put_half
 BLOCK = np.dtype(
     [("d", "<f2"), ("qs", "u1", 64), ("qh", "u1", 8), ("signs", "u1", 32), ("scales", "u1", 4)]
 )
+
+TOO_SMALL = np.float32(1e-45)  # the least above 0: only a group of zeros is left out
 
 
 @compiled
@@ -38,49 +40,41 @@ def unpack(block, q, s, m, tables):
 
 
 @compiled
-def encode_group(src, importance, sigma2, search, group, slot, block):
-    """Write the indices and signs of a group; return its scale, or NaN where ggml aborts.
+def put_points(x, signs, places, block):
+    """Write the indices and signs of all groups.
 
-    The ninth bits go to the place of `group`, all else to that of `slot` (see `encode`).
+    As ggml, to the byte, with its fault: a group of zeros takes no slot, so that the signs and the
+    low bytes of the indices of the groups after it in the block lie one group too early.
     """
-    x, w, root_w, codes = mem.local(128), mem.local(128), mem.local(128), mem.local(1024)
-    signs, most = prepare(src, importance, 32, sigma2, np.float32(0), False, x, w, root_w)
-    scale = fit(x, w, root_w, most, most / np.float32(15), codes, search)
-    if scale < 0:
-        scale, signs = -scale, ~signs
-    ninths = 0
-    for k in range(8):
-        place = mem.i32(mem.i64(search, 3), mem.i32(codes, ROOM * k))
-        mem.put_u8(block + 2, 8 * slot + k, place & 255)
-        ninths |= place >> 8 << k
-    mem.put_u8(block + 66, group, ninths)
-    mem.put_u32(block + 74, slot, signs)
-    return scale
+    slot = 0
+    for group in range(8):
+        if largest(x + 128 * group, 32) == 0:
+            continue
+        ninths = 0
+        for k in range(8):
+            place = mem.i32(places, 8 * group + k)
+            mem.put_u8(block + 2, 8 * slot + k, place & 255)
+            ninths |= place >> 8 << k
+        mem.put_u8(block + 66, group, ninths)
+        mem.put_u32(block + 74, slot, mem.i64(signs, group))
+        slot += 1
 
 
 @compiled
 def encode(src, dst, n_rows, n_per_row, importance, tables):
-    """As ggml, to the byte, with its fault: a group of zeros takes no slot, so that the indices and
-    signs of the groups after it in the block lie one group too early.
-    """
-    search, scales, n_blocks = tables + 16, mem.local(32), n_per_row // 256
-    step = 128 if importance else 0
+    search, n_blocks, step = tables + 16, n_per_row // 256, 1024 if importance else 0
+    scales, signs, places = mem.local(32), mem.local(64), mem.local(256)
     make_once(search)
     for at in range(n_rows * n_blocks):
-        x, block = src + 1024 * at, dst + 110 * at
-        clear(block, 110)
-        slot = 0
+        x, of_block, block = src + 1024 * at, importance + at % n_blocks * step, dst + 110 * at
         sigma2 = np.float32(2) * sum_of_squares(x, 256) / np.float32(256)
-        for group in range(8):
-            values, scale = x + 128 * group, np.float32(0)
-            if largest(values, 32) != 0:
-                of_group = importance + (at % n_blocks * 8 + group) * step
-                scale = encode_group(values, of_group, sigma2, search, group, slot, block)
-                slot += 1
-            mem.put_f32(scales, group, scale)
-        most = widest(scales, 8)
+        most = fit_block(
+            x, of_block, sigma2, np.float32(0), False, TOO_SMALL, search, scales, signs, places
+        )
         if not most >= 0:
             return 1 + at // n_blocks
+        clear(block, 110)
+        put_points(x, signs, places, block)
         if most == 0:
             continue
         d = most / np.float32(31)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.native import compiled, mem
-from llamapy.quants._fit import MOVED, ROOM, fit
+from llamapy.quants._fit import MOVED, fit_block
 from llamapy.quants._grid import Array, Floats, full_signs, points, sign_masks, signed, with_signs
 from llamapy.quants._groups import sum_of_squares
 from llamapy.quants._neighbours import make_once, search_tables
-from llamapy.quants._weights import clear, prepare, small_scale, widest
+from llamapy.quants._weights import clear, small_scale
 from llamapy.quants.codec import Codec
 from llamapy.quants.rounding import put_half
 
@@ -39,49 +39,31 @@ def unpack(block, q, s, m, tables):
 
 
 @compiled
-def encode_group(src, importance, sigma2, search, group, block):
-    """Write the indices and signs of a group; return its scale, or NaN where ggml aborts."""
-    x, w, root_w, codes = mem.local(128), mem.local(128), mem.local(128), mem.local(1024)
-    signs, most = prepare(src, importance, 32, sigma2, np.float32(0), True, x, w, root_w)
-    if most < TOO_SMALL:
-        return np.float32(0)
-    scale = fit(x, w, root_w, most, most / np.float32(15), codes, search)
-    if scale < 0:
-        scale, signs = -scale, ~signs
-    seven = 0
-    for k in range(8):
-        place = mem.i32(mem.i64(search, 3), mem.i32(codes, ROOM * k))
-        mem.put_u8(block + 2, 8 * group + k, place)
-        if k < 4:
-            seven |= (signs >> 8 * k & 127) << 7 * k
-    mem.put_u32(block + 66, group, seven)
-    return scale
-
-
-@compiled
 def encode(src, dst, n_rows, n_per_row, importance, tables):
-    search, scales, n_blocks = tables + 16, mem.local(32), n_per_row // 256
-    step = 128 if importance else 0
+    search, n_blocks, step = tables + 16, n_per_row // 256, 1024 if importance else 0
+    scales, signs, places = mem.local(32), mem.local(64), mem.local(256)
     make_once(search)
     for at in range(n_rows * n_blocks):
-        x, block = src + 1024 * at, dst + 98 * at
-        clear(block, 98)
+        x, of_block, block = src + 1024 * at, importance + at % n_blocks * step, dst + 98 * at
         sigma2 = np.float32(2) * sum_of_squares(x, 256) / np.float32(256)
-        for group in range(8):
-            of_group = importance + (at % n_blocks * 8 + group) * step
-            scale = encode_group(x + 128 * group, of_group, sigma2, search, group, block)
-            mem.put_f32(scales, group, scale)
-        most = widest(scales, 8)
+        most = fit_block(
+            x, of_block, sigma2, np.float32(0), True, TOO_SMALL, search, scales, signs, places
+        )
         if not most >= 0:
             return 1 + at // n_blocks
+        clear(block, 98)
         if most == 0:
-            clear(block, 98)
             continue
         d = most / np.float32(31)
         put_half(block, 0, d * np.float32(1.0125))
+        for k in range(64):
+            mem.put_u8(block + 2, k, mem.i32(places, k))
         for group in range(8):
             scale = small_scale(np.float32(1) / d * mem.f32(scales, group), 15)
-            mem.put_u32(block + 66, group, mem.u32(block + 66, group) | scale << 28)
+            seven = 0
+            for k in range(4):
+                seven |= (mem.i64(signs, group) >> 8 * k & 127) << 7 * k
+            mem.put_u32(block + 66, group, seven | scale << 28)
     return 0
 
 
