@@ -184,6 +184,8 @@ class Params:
                 raise self._wrong(where, name, "must be positive and below 2^31")
         if self.n_head % self.n_head_kv:
             raise self._wrong(where, "n_head_kv", f"does not divide the {self.n_head} heads")
+        if self.n_embd_head == self.n_embd // self.n_head and self.n_embd % self.n_head:
+            raise self._wrong(where, "n_embd", f"is no multiple of the {self.n_head} heads")
         if self.n_rot > self.n_embd_head or self.n_rot % 2:
             raise self._wrong(where, "n_rot", f"must be even and at most {self.n_embd_head}")
         if self.n_expert and not 0 < self.n_expert_used <= self.n_expert:

@@ -34,7 +34,7 @@ from llamapy.runtime.memory.kv import KV
 if TYPE_CHECKING:
     from llamapy.runtime.context import Context
 
-SESSION = (0x6767736E, 11)
+SESSION = (0x6767736E, 11)  # magic and version; the version before has no matrix sizes
 SEQUENCE = (0x67677371, 4)
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -47,12 +47,16 @@ def save(context: Context, seq: int = -1) -> bytes:
     return b"".join(b"".join(_write(kv, seq)) for kv in context.memory.caches())
 
 
-def load(context: Context, data: bytes, seq: int = -1, *, where: str = "state") -> None:
+def load(
+    context: Context, data: bytes, seq: int = -1, *, where: str = "state", before: bool = False
+) -> None:
     """Put back what `save` gave: in place of everything, or as sequence `seq`. All or nothing.
 
-    FileFormatError if the bytes are not of such a context, ContextFullError if they do not fit.
+    before: the bytes are of the format's previous version. FileFormatError if the bytes are not of
+    such a context, ContextFullError if they do not fit.
     """
     reader = _Reader(data, where)
+    reader.before = before
     parts = [_read(reader, kv, seq) for kv in context.memory.caches()]
     reader.end()
     saved = context.memory.save()
@@ -81,7 +85,7 @@ def load_session(context: Context, path: str | os.PathLike[str]) -> list[int]:
     arch = bytes(reader.take(reader.u32("architecture"), "architecture")).decode("utf-8", "replace")
     if arch != context.model.arch:
         raise reader.wrong("architecture", f"is {arch!r}, the model's is {context.model.arch!r}")
-    load(context, reader.rest(), where=reader.where)
+    load(context, reader.rest(), where=reader.where, before=reader.before)
     return tokens
 
 
@@ -96,7 +100,7 @@ def load_sequence(context: Context, path: str | os.PathLike[str], seq: int) -> l
     """Read a sequence file as sequence `seq`; its tokens."""
     reader = _open(path)
     tokens = _tokens(reader, SEQUENCE)
-    load(context, reader.rest(), seq, where=reader.where)
+    load(context, reader.rest(), seq, where=reader.where, before=reader.before)
     return tokens
 
 
@@ -210,7 +214,9 @@ def _read_rows(reader: _Reader, kv: KV, part: _Part) -> None:
     transposed = reader.u32("V's layout")
     reader.expect(len(kv.layers), "layers")
     for turn, what in ((kv.k_turn, "K"), (kv.v_turn, "V")):
-        reader.expect(0 if turn is None else turn.ne[0], f"size of {what}'s matrix")
+        size = 0 if turn is None else turn.ne[0]
+        if not reader.before:
+            reader.expect(size, f"size of {what}'s matrix")
     n = len(part.pos)
     for tensors, across in ((kv.k, False), (kv.v, transposed == 1)):
         for index, tensor in tensors.items():
@@ -239,6 +245,7 @@ class _Reader:
 
     def __init__(self, data: bytes, where: str) -> None:
         self.data, self.where, self.at = np.frombuffer(data, np.uint8), where, 0
+        self.before = False  # the format's previous version
 
     @property
     def left(self) -> int:
@@ -281,6 +288,9 @@ def _open(path: str | os.PathLike[str]) -> _Reader:
 
 def _tokens(reader: _Reader, kind: tuple[int, int]) -> list[int]:
     reader.expect(kind[0], "magic")
-    reader.expect(kind[1], "version")
+    version = reader.u32("version")
+    if version not in (kind[1], kind[1] - 1):
+        raise reader.wrong("version", f"{version}, only {kind[1] - 1} and {kind[1]} can be read")
+    reader.before = version < kind[1]
     n = reader.u32("tokens")
     return [int(t) for t in reader.take(4 * n, "tokens").view("<i4")]

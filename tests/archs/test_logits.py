@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ from llamapy.runtime.batch import Batch
 from llamapy.runtime.context import Context
 from llamapy.runtime.model import Model
 from tests.archs import naive
+
+if TYPE_CHECKING:
+    from peer import Peer
 
 TINY = Path(__file__).parents[2] / "fixtures" / "tiny"
 FILES = sorted(path.stem for path in TINY.glob("*.gguf"))
@@ -59,5 +63,16 @@ def test_cpu(case: tuple[Model, np.ndarray], flash: bool) -> None:
     model, want = case
     context = Context(model, n_ctx=64, flash_attn=flash, threads=2)
     got = context.decode(Batch(IDS, outputs="all"))
+    quantized = Path(model.path).stem not in FLOAT_FILES
+    assert error(got, want) < (1e-2 if quantized else 1e-5)
+
+
+@pytest.mark.peer
+def test_peer(case: tuple[Model, np.ndarray], peer: Peer) -> None:
+    """The twins themselves against llama.cpp, whose caches are f16 and whose activations are 8
+    bits."""
+    model, want = case
+    with peer.open(model.path) as theirs, theirs.context(n_ctx=256) as context:
+        got = context.logits(IDS)
     quantized = Path(model.path).stem not in FLOAT_FILES
     assert error(got, want) < (1e-2 if quantized else 1e-5)
