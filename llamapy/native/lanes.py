@@ -230,6 +230,27 @@ def truncate(b, value):
     return b.fptosi(value, i32x8.ir)
 
 
+def _nearest(b, value):
+    raised = b.bitcast(b.fadd(value, _constant(f32x8, 12582912.0)), i32x8.ir)
+    kept = b.and_(raised, _constant(i32x8, 0x7FFFFF))
+    return b.sub(kept, _constant(i32x8, 0x400000))
+
+
+@_operation("nearest", i32x8, f32x8)
+def nearest(b, value):
+    """Whole numbers, halves to even: ggml's nearest_int. Beyond 2 ** 22 the same garbage as there."""
+    return _nearest(b, value)
+
+
+@_operation("bounded", i32x8, f32x8, types.int32, types.int32)
+def bounded(b, value, least, most):
+    """The `nearest` whole number, but not below `least` nor above `most`."""
+    least, most = _splat(i32x8)(b, least), _splat(i32x8)(b, most)
+    whole = _nearest(b, value)
+    whole = b.select(b.icmp_signed(">", whole, least), whole, least)
+    return b.select(b.icmp_signed("<", whole, most), whole, most)
+
+
 @_operation("any_lane", types.boolean, mask8)
 def any_lane(b, mask):
     return b.icmp_unsigned("!=", b.bitcast(mask, I8), ir.Constant(I8, 0))

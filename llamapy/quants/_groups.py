@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.native import compiled, lanes, mem
-from llamapy.quants.rounding import nearest
 
 
 @compiled
@@ -24,22 +23,9 @@ def columns(src, stride, n, count, out):
 
 
 @compiled
-def bounded(value, least, most):
-    """The whole number from `least` to `most` nearest to `value`, as lanes of int32."""
-    whole = lanes.maximum(lanes.splat_i(np.int32(least)), nearest(value))
-    return lanes.minimum(lanes.splat_i(np.int32(most)), whole)
-
-
-@compiled
-def level(value, least, most):
-    """The whole number from `least` to `most` nearest to `value`, as lanes of float32."""
-    return lanes.to_f32(bounded(value, least, most))
-
-
-@compiled
 def total(w, n):
     """Sum of n lanes at `w`, first to last."""
-    result = lanes.splat(np.float32(0))
+    result = lanes.splat(0)
     for i in range(n):
         result = result + lanes.load(w, 8 * i)
     return result
@@ -82,9 +68,9 @@ def put_searched(x, n, inverse, base, least, most, out):
     gives zeros.
     """
     scale, start = lanes.splat(inverse), lanes.splat(base)
-    shift = lanes.splat_i(np.int32(least))
+    shift = lanes.splat_i(least)
     for i in range(0, n, 8):
-        l = bounded(scale * (lanes.load(x, i) - start), least, most) - shift
+        l = lanes.bounded(scale * (lanes.load(x, i) - start), least, most) - shift
         if inverse == 0:
             l = shift - shift
         lanes.store_bytes(out, i, l)
@@ -94,7 +80,7 @@ def put_searched(x, n, inverse, base, least, most, out):
 def put_levels(x, n, scale, offset, least, most, out):
     """Bytes of one group (n float32 in a row): of (x + offset) / scale, above `least`."""
     divisor, add = lanes.splat(scale), lanes.splat(offset)
-    shift = lanes.splat_i(np.int32(least))
+    shift = lanes.splat_i(least)
     for i in range(0, n, 8):
-        l = bounded((lanes.load(x, i) + add) / divisor, least, most) - shift
+        l = lanes.bounded((lanes.load(x, i) + add) / divisor, least, most) - shift
         lanes.store_bytes(out, i, l)

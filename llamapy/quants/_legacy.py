@@ -52,7 +52,7 @@ def truncated(x, base, inverse, add, most):
     """Levels of 8 float32 at `x`: C's whole part of (x - base) * inverse + add, at most `most`."""
     value = (lanes.load(x, 0) - lanes.splat(base)) * lanes.splat(inverse)
     whole = lanes.truncate(value + lanes.splat(add))
-    return lanes.minimum(whole, lanes.splat_i(np.int32(most)))
+    return lanes.minimum(whole, lanes.splat_i(most))
 
 
 @compiled
@@ -61,13 +61,13 @@ def put_four_bits(x, base, inverse, add, out):
     for j in range(0, 16, 8):
         low = truncated(x + 4 * j, base, inverse, add, 15)
         high = truncated(x + 4 * (j + 16), base, inverse, add, 15)
-        lanes.store_bytes(out, j, low | (high << lanes.splat_i(np.int32(4))))
+        lanes.store_bytes(out, j, low | (high << lanes.splat_i(4)))
 
 
 @compiled
 def put_five_bits(x, base, inverse, add, high_bits, out):
     """Levels 0 to 31 of 32 weights: the low halves as above, the fifth bits in four bytes."""
-    four, fifteen = lanes.splat_i(np.int32(4)), lanes.splat_i(np.int32(15))
+    four, fifteen = lanes.splat_i(4), lanes.splat_i(15)
     for j in range(0, 16, 8):
         low = truncated(x + 4 * j, base, inverse, add, 31)
         high = truncated(x + 4 * (j + 16), base, inverse, add, 31)
@@ -78,7 +78,7 @@ def put_five_bits(x, base, inverse, add, high_bits, out):
 @compiled
 def put_fifth(low, high, out):
     """Fifth bits of 8 values at byte 0 and of the 8 that come 16 later at byte 2."""
-    sixteen = lanes.splat_i(np.int32(16))
+    sixteen = lanes.splat_i(16)
     mem.put_u8(out, 0, lanes.mask_bits((low & sixteen) == sixteen))
     mem.put_u8(out, 2, lanes.mask_bits((high & sixteen) == sixteen))
 
@@ -87,14 +87,14 @@ def put_fifth(low, high, out):
 def pack_four_bits(levels, out):
     """32 bytes of 0 to 15 to 16 bytes: value j low, value j + 16 high."""
     for j in range(0, 16, 8):
-        high = lanes.load_bytes(levels, j + 16) << lanes.splat_i(np.int32(4))
+        high = lanes.load_bytes(levels, j + 16) << lanes.splat_i(4)
         lanes.store_bytes(out, j, lanes.load_bytes(levels, j) | high)
 
 
 @compiled
 def pack_five_bits(levels, high_bits, out):
     """32 bytes of 0 to 31: the low halves as above, the fifth bits in four bytes."""
-    four, fifteen = lanes.splat_i(np.int32(4)), lanes.splat_i(np.int32(15))
+    four, fifteen = lanes.splat_i(4), lanes.splat_i(15)
     for j in range(0, 16, 8):
         low, high = lanes.load_bytes(levels, j), lanes.load_bytes(levels, j + 16)
         put_fifth(low, high, high_bits + j // 8)
@@ -134,5 +134,5 @@ def fit_ranges(row, importance, n_per_row, first, sigma2, n_max, found):
     xt, wt = mem.local(1024), mem.local(1024)
     count = columns_and_weights(row, importance, n_per_row, first, sigma2, xt, wt)
     start, step = np.float32(-0.9), np.float32(0.05)
-    search.put_scale_min(xt, wt, 32, n_max, start, step, 36, False, found, 8)
+    search.fit_scale_min(xt, wt, 32, n_max, start, step, 36, False, found, 8)
     return count

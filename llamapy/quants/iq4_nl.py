@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llamapy.native import compiled, mem
+from llamapy.native import compiled, mem, simd
 from llamapy.quants._grid import Array, Floats
 from llamapy.quants._groups import sum_of_squares
 from llamapy.quants._iq4 import LADDER, VALUES, group_scale, pack
@@ -18,11 +18,7 @@ BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 @compiled
 def unpack(block, q, s, m, tables):
     """Byte j holds value j in its low half and value j + 16 in its high half."""
-    values = mem.i64(tables, 0)
-    for j in range(16):
-        byte = mem.u8(block + 2, j)
-        mem.put_i8(q, j, mem.i8(values, byte & 15))
-        mem.put_i8(q, j + 16, mem.i8(values, byte >> 4))
+    simd.store_u8x32(q, simd.lookup_u8x32(mem.i64(tables, 0), simd.nibbles_u8x32(block + 2)))
     mem.put_f32(s, 0, mem.f16(block, 0))
     mem.put_f32(m, 0, np.float32(0))
 

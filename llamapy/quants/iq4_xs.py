@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llamapy.native import compiled, mem
+from llamapy.native import compiled, mem, simd
 from llamapy.quants._grid import Array, Floats
 from llamapy.quants._groups import sum_of_squares
 from llamapy.quants._iq4 import LADDER, VALUES, group_scale, pack
@@ -21,10 +21,8 @@ def unpack(block, q, s, m, tables):
     """In a group, byte j holds value j in its low half and value j + 16 in its high half."""
     d, values = mem.f16(block, 0), mem.i64(tables, 0)
     for group in range(8):
-        for j in range(16):
-            byte = mem.u8(block + 8, 16 * group + j)
-            mem.put_i8(q, 32 * group + j, mem.i8(values, byte & 15))
-            mem.put_i8(q, 32 * group + j + 16, mem.i8(values, byte >> 4))
+        codes = simd.nibbles_u8x32(block + 8 + 16 * group)
+        simd.store_u8x32(q + 32 * group, simd.lookup_u8x32(values, codes))
         low = (mem.u8(block + 4, group >> 1) >> 4 * (group & 1)) & 15
         high = (mem.u16(block + 2, 0) >> 2 * group) & 3
         mem.put_f32(s, group, d * np.float32((low | high << 4) - 32))

@@ -58,7 +58,7 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
         scale = half_power(e)
         for j in range(0, 16, 8):
             low, high = codes(x + 4 * j, scale), codes(x + 4 * (j + 16), scale)
-            both = low | (high << lanes.splat_i(np.int32(4)))
+            both = low | (high << lanes.splat_i(4))
             lanes.store_bytes(block + 1, j, both)
 
 
@@ -70,13 +70,13 @@ def codes(x, scale):
     """
     value = lanes.load(x, 0)
     size = lanes.absolute(value)
-    code, before = lanes.splat_i(np.int32(0)), size
+    code, before = lanes.splat_i(0), size
     for k in range(1, 8):
         distance = lanes.absolute(lanes.splat(np.float32(e2m1(k)) * scale) - size)
-        code = lanes.select(distance < before, lanes.splat_i(np.int32(k)), code)
+        code = lanes.select(distance < before, lanes.splat_i(k), code)
         before = distance
-    negative = (lanes.bits(value) >> lanes.splat_i(np.int32(28))) & lanes.splat_i(np.int32(8))
-    zero = lanes.splat_i(np.int32(0))
+    negative = (lanes.bits(value) >> lanes.splat_i(28)) & lanes.splat_i(8)
+    zero = lanes.splat_i(0)
     return lanes.select(code == zero, zero, code | negative)
 
 

@@ -51,7 +51,7 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
         code = ue4m3(_legacy.size(x, 16) / np.float32(6))
         scale = half_ue4m3(code)
         mem.put_u8(block, group, code)
-        both = codes(x, scale) | (codes(x + 32, scale) << lanes.splat_i(np.int32(4)))
+        both = codes(x, scale) | (codes(x + 32, scale) << lanes.splat_i(4))
         lanes.store_bytes(block + 4, 8 * group, both)
 
 

@@ -26,7 +26,7 @@ def unpack(block, q, s, m, tables):
 @compiled
 def encode(src, dst, n_rows, n_per_row, importance, tables):
     """The mean size is the scale; importances change nothing."""
-    zero = lanes.splat(np.float32(0))
+    zero = lanes.splat(0)
     for i in range(n_rows * n_per_row // 128):
         x, block, total = src + 512 * i, dst + 18 * i, np.float32(0)
         for j in range(128):

@@ -35,13 +35,13 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
         inverse = lanes.splat(np.float32(1) / d if d != 0 else np.float32(0))
         mem.put_f16(block, 0, d)
         for j in range(0, 64, 8):
-            whole = away(lanes.load(x, j) * inverse) + lanes.splat_i(np.int32(1))
-            whole = lanes.maximum(whole, lanes.splat_i(np.int32(0)))
-            lanes.store_bytes(levels, j, lanes.minimum(whole, lanes.splat_i(np.int32(3))))
+            whole = away(lanes.load(x, j) * inverse) + lanes.splat_i(1)
+            whole = lanes.maximum(whole, lanes.splat_i(0))
+            lanes.store_bytes(levels, j, lanes.minimum(whole, lanes.splat_i(3)))
         for j in range(0, 16, 8):
             four = lanes.load_i(levels, j)  # four levels in each lane, a byte each
             for step in (6, 12):
-                four = four | (four >> lanes.splat_i(np.int32(step)))
+                four = four | (four >> lanes.splat_i(step))
             lanes.store_bytes(block + 2, j, four)
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import compiled, lanes, mem
+from llamapy.native import compiled, lanes, mem, simd
 from llamapy.quants import _groups, search
 from llamapy.quants.codec import Codec
-from llamapy.quants.rounding import nearest
 
 BLOCK = np.dtype([("scales", "u1", 16), ("qs", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])
 
@@ -20,11 +19,11 @@ BLOCK = np.dtype([("scales", "u1", 16), ("qs", "u1", 64), ("d", "<f2"), ("dmin",
 @compiled
 def unpack(block, q, s, m, tables):
     """Byte l of half h holds the values l, l + 32, l + 64, l + 96 of its 128, lowest bits first."""
+    two = simd.splat_u8x32(np.uint8(3))
     for half in range(2):
-        for l in range(32):
-            byte = mem.u8(block + 16 + 32 * half, l)
-            for k in range(4):
-                mem.put_i8(q + 128 * half + 32 * k, l, (byte >> (2 * k)) & 3)
+        packed = simd.load_u8x32(block + 16 + 32 * half)
+        for k in range(4):
+            simd.store_u8x32(q + 128 * half + 32 * k, simd.right_u8x32(packed, 2 * k) & two)
     d, dmin = mem.f16(block + 80, 0), mem.f16(block + 80, 1)
     for j in range(16):
         scale = mem.u8(block, j)
@@ -37,59 +36,67 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
     """Fit each group, then quantize the fits, then the weights under these."""
     levels, found, n_blocks = mem.local(256), mem.local(256), n_per_row // 256
     for i in range(n_rows * n_blocks):
+        weights = importance + 1024 * (i % n_blocks) if importance else 0
         x, block = src + 1024 * i, dst + 84 * i
-        if importance:
-            fit_weighted(x, importance + 1024 * (i % n_blocks), found, block)
-        else:
-            fit(x, found, block)
+        fit(x, weights, found, block)
         put_all_levels(x, found, block, levels)
         pack_two_bits(levels, block + 16)
 
 
 @compiled
-def fit(x, found, block):
-    """Without importances: the fit of each group to `found` (four lists of 16), the scales to the
-    block.
-    """
-    xt, wt = mem.local(512), mem.local(512)
+def fit(x, importance, found, block):
+    """The fit of each group to `found` (four lists of 16), the scales to the block."""
+    xt, wt, sums = mem.local(512), mem.local(512), mem.local(64)
+    first, step, n_steps, sigma2 = np.float32(-0.5), np.float32(0.1), 15, np.float32(0)
+    if importance:
+        first, step, n_steps = np.float32(-0.9), np.float32(0.05), 36
+        sigma2 = _groups.sum_of_squares(x, 256) / np.float32(256)
     for half in range(2):
         _groups.columns(x + 512 * half, 16, 16, 8, xt)
-        for i in range(16):
-            lanes.store(wt, 8 * i, lanes.absolute(lanes.load(xt, 8 * i)))
-        first, step, out = np.float32(-0.5), np.float32(0.1), found + 32 * half
-        search.put_scale_min(xt, wt, 16, 3, first, step, 15, True, out, 16)
-    for k in range(2):  # the scales, the minimums
+        if importance:
+            _groups.columns(importance + 512 * half, 16, 16, 8, wt)
+            _groups.put_weights(xt, wt, 16, sigma2, wt)
+        else:
+            for i in range(16):
+                lanes.store(wt, 8 * i, lanes.absolute(lanes.load(xt, 8 * i)))
+        lanes.store(sums, 8 * half, _groups.total(wt, 16))
+        out, absolute = found + 32 * half, importance == 0
+        search.fit_scale_min(xt, wt, 16, 3, first, step, n_steps, absolute, out, 16)
+    if importance:
+        fit_scales(found, sums, block)
+    else:
+        round_scales(found, block)
+
+
+@compiled
+def round_scales(found, block):
+    """Scales and minimums as 15ths of the largest, with their factors, to the block."""
+    for k in range(2):
         most = np.float32(0)
         for j in range(16):
             one = mem.f32(found, 16 * k + j)
             most = one if one > most else most
         inverse = np.float32(15) / most if most > 0 else np.float32(0)
         for j in range(0, 16, 8):
-            small = nearest(lanes.splat(inverse) * lanes.load(found, 16 * k + j))
+            small = lanes.nearest(lanes.splat(inverse) * lanes.load(found, 16 * k + j))
             if k == 1:
-                small = lanes.load_bytes(block, j) | (small << lanes.splat_i(np.int32(4)))
+                small = lanes.load_bytes(block, j) | (small << lanes.splat_i(4))
             lanes.store_bytes(block, j, small)
         mem.put_f16(block + 80, k, most / np.float32(15))
 
 
 @compiled
-def fit_weighted(x, importance, found, block):
-    """As `fit`, with importances."""
-    xt, wt, sums, fitted = mem.local(512), mem.local(512), mem.local(64), mem.local(512)
-    sigma2 = _groups.sum_of_squares(x, 256) / np.float32(256)
-    for half in range(2):
-        _groups.columns(x + 512 * half, 16, 16, 8, xt)
-        _groups.columns(importance + 512 * half, 16, 16, 8, wt)
-        _groups.put_weights(xt, wt, 16, sigma2, wt)
-        lanes.store(sums, 8 * half, _groups.total(wt, 16))
-        first, step, out = np.float32(-0.9), np.float32(0.05), found + 32 * half
-        search.put_scale_min(xt, wt, 16, 3, first, step, 36, False, out, 16)
-    for i in range(16):  # a group of 16 in each lane now: lane 0 the scales, lane 1 the minimums
-        lanes.store(wt, 8 * i, lanes.splat(mem.f32(sums, i)))
-        lanes.store(xt, 8 * i, lanes.splat(np.float32(0)))
-        mem.put_f32(xt, 8 * i, mem.f32(found, i))
-        mem.put_f32(xt, 8 * i + 1, mem.f32(found, 16 + i))
-    scale = search.fit_positive(xt, wt, 16, 15, fitted)
+def fit_scales(found, sums, block):
+    """As `round_scales`, fitted by the sums of the weights: lane 0 the scales, lane 1 the
+    minimums.
+    """
+    xs, ws, fitted = mem.local(512), mem.local(512), mem.local(512)
+    for i in range(16):
+        lanes.store(ws, 8 * i, lanes.splat(mem.f32(sums, i)))
+        lanes.store(xs, 8 * i, lanes.splat(0))
+        mem.put_f32(xs, 8 * i, mem.f32(found, i))
+        mem.put_f32(xs, 8 * i + 1, mem.f32(found, 16 + i))
+    scale = search.fit_positive(xs, ws, 16, 15, fitted)
     for i in range(16):
         low, high = np.int64(mem.f32(fitted, 8 * i)), np.int64(mem.f32(fitted, 8 * i + 1))
         mem.put_u8(block, i, low | (high << 4))
@@ -117,10 +124,10 @@ def put_all_levels(x, found, block, levels):
 def pack_two_bits(levels, out):
     """256 bytes, their two low bits each to 64 bytes: the reverse of `two_bits`."""
     for j in range(0, 64, 8):
-        at, packed = 128 * (j // 32) + j % 32, lanes.splat_i(np.int32(0))
+        at, packed = 128 * (j // 32) + j % 32, lanes.splat_i(0)
         for k in range(4):
-            two = lanes.load_bytes(levels, at + 32 * k) & lanes.splat_i(np.int32(3))
-            packed = packed | (two << lanes.splat_i(np.int32(2 * k)))
+            two = lanes.load_bytes(levels, at + 32 * k) & lanes.splat_i(3)
+            packed = packed | (two << lanes.splat_i(2 * k))
         lanes.store_bytes(out, j, packed)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import compiled, lanes, mem
+from llamapy.native import compiled, lanes, mem, simd
 from llamapy.quants import _groups, search
 from llamapy.quants.codec import Codec
 from llamapy.quants.q2_k import pack_two_bits, two_bits
@@ -28,13 +28,18 @@ def scale_of(scales, j):
 @compiled
 def unpack(block, q, s, m, tables):
     """Low bits as in Q2_K; bit k of `hmask` byte l is set if value 32 k + l is not lowered by 4."""
+    two, four, mask = (
+        simd.splat_u8x32(np.uint8(3)),
+        simd.splat_u8x32(np.uint8(4)),
+        simd.load_u8x32(block),
+    )
+    lowered = simd.splat_i8x32(np.int8(4))
     for half in range(2):
-        for l in range(32):
-            byte = mem.u8(block + 32 + 32 * half, l)
-            mask = mem.u8(block, l) >> (4 * half)
-            for k in range(4):
-                high = (mask >> k) & 1
-                mem.put_i8(q + 128 * half + 32 * k, l, (((byte >> (2 * k)) & 3) | (high << 2)) - 4)
+        packed = simd.load_u8x32(block + 32 + 32 * half)
+        for k in range(4):
+            high = simd.left_u8x32(simd.right_u8x32(mask, 4 * half + k), 2) & four
+            numbers = simd.as_signed((simd.right_u8x32(packed, 2 * k) & two) | high)
+            simd.store_i8x32(q + 128 * half + 32 * k, numbers - lowered)
     d = mem.f16(block + 108, 0)
     for j in range(16):
         mem.put_f32(s, j, d * np.float32(scale_of(block + 96, j)))
@@ -57,10 +62,10 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
                 _groups.put_levels(x + 64 * j, 16, d, np.float32(0), -4, 3, levels + 16 * j)
         pack_two_bits(levels, block + 32)
         for l in range(0, 32, 8):
-            mask = lanes.splat_i(np.int32(0))
+            mask = lanes.splat_i(0)
             for k in range(8):
-                high = lanes.load_bytes(levels, 32 * k + l) >> lanes.splat_i(np.int32(2))
-                mask = mask | (high << lanes.splat_i(np.int32(k)))
+                high = lanes.load_bytes(levels, 32 * k + l) >> lanes.splat_i(2)
+                mask = mask | (high << lanes.splat_i(k))
             lanes.store_bytes(block, l, mask)
 
 
@@ -81,7 +86,7 @@ def fit(x, scales, block, levels):
     inverse = np.float32(-32) / most if most != 0 else np.float32(0)
     for j in range(0, 16, 8):
         value = lanes.splat(inverse) * lanes.load(scales, j)
-        lanes.store_bytes(small, j, _groups.bounded(value, -32, 31) + lanes.splat_i(np.int32(32)))
+        lanes.store_bytes(small, j, lanes.bounded(value, -32, 31) + lanes.splat_i(32))
     mem.put_f16(block + 108, 0, np.float32(1) / inverse if most != 0 else np.float32(0))
     pack_scales(small, block + 96, most != 0)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import compiled, mem
+from llamapy.native import compiled, mem, simd
 from llamapy.quants import _groups, _legacy
 from llamapy.quants.codec import Codec
 
@@ -16,10 +16,8 @@ BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 @compiled
 def unpack(block, q, s, m, tables):
     """Byte j holds value j in its low half and value j + 16 in its high half."""
-    for j in range(16):
-        byte = mem.u8(block + 2, j)
-        mem.put_i8(q, j, np.int8(byte & 15) - np.int8(8))
-        mem.put_i8(q, j + 16, np.int8(byte >> 4) - np.int8(8))
+    numbers = simd.as_signed(simd.nibbles_u8x32(block + 2))
+    simd.store_i8x32(q, numbers - simd.splat_i8x32(np.int8(8)))
     mem.put_f32(s, 0, mem.f16(block, 0))
     mem.put_f32(m, 0, np.float32(0))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import compiled, mem
+from llamapy.native import compiled, mem, simd
 from llamapy.quants import _groups, _legacy
 from llamapy.quants.codec import Codec
 
@@ -16,10 +16,7 @@ BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qs", "u1", 16)])
 @compiled
 def unpack(block, q, s, m, tables):
     """Byte j holds value j in its low half and value j + 16 in its high half."""
-    for j in range(16):
-        byte = mem.u8(block + 4, j)
-        mem.put_i8(q, j, byte & 15)
-        mem.put_i8(q, j + 16, byte >> 4)
+    simd.store_u8x32(q, simd.nibbles_u8x32(block + 4))
     mem.put_f32(s, 0, mem.f16(block, 0))
     mem.put_f32(m, 0, -mem.f16(block, 1))
 

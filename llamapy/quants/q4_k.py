@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import compiled, lanes, mem
+from llamapy.native import compiled, lanes, mem, simd
 from llamapy.quants import _groups, search
 from llamapy.quants.codec import Codec
-from llamapy.quants.rounding import nearest
 
 BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128)])
 
@@ -31,92 +30,111 @@ def scale_and_min(scales, j):
 def unpack(block, q, s, m, tables):
     """Byte l of run r of 32 holds value l of group 2 r (low half) and of group 2 r + 1 (high)."""
     for run in range(4):
-        for l in range(32):
-            byte = mem.u8(block + 16 + 32 * run, l)
-            mem.put_i8(q + 64 * run, l, byte & 15)
-            mem.put_i8(q + 64 * run + 32, l, byte >> 4)
+        packed = simd.load_u8x32(block + 16 + 32 * run)
+        simd.store_u8x32(q + 64 * run, simd.low_nibbles(packed))
+        simd.store_u8x32(q + 64 * run + 32, simd.high_nibbles(packed))
     put_scales(block, s, m)
 
 
 @compiled
 def put_scales(block, s, m):
-    """Write the scales and minimums of the 8 groups of a Q4_K or Q5_K block."""
-    d, dmin = mem.f16(block, 0), mem.f16(block, 1)
-    for j in range(8):
-        scale, minimum = scale_and_min(block + 4, j)
-        mem.put_f32(s, j, d * np.float32(scale))
-        mem.put_f32(m, j, dmin * np.float32(minimum))
+    """Write the scales and minimums of the 8 groups of a Q4_K or Q5_K block (layout:
+    scale_and_min).
+    """
+    a, b = np.uint64(mem.u32(block, 1)), np.uint64(mem.u32(block, 2))
+    c = np.uint64(mem.u32(block, 3))
+    six, four, two = np.uint64(0x3F3F3F3F), np.uint64(0x0F0F0F0F), np.uint64(0x30303030)
+    scales = (a & six) | (((c & four) | ((a >> np.uint64(2)) & two)) << np.uint64(32))
+    high = ((c >> np.uint64(4)) & four) | ((b >> np.uint64(2)) & two)
+    minimums = (b & six) | (high << np.uint64(32))
+    simd.store_f32x8(s, simd.splat_f32x8(mem.f16(block, 0)) * simd.bytes_f32x8(scales))
+    simd.store_f32x8(m, simd.splat_f32x8(mem.f16(block, 1)) * simd.bytes_f32x8(minimums))
 
 
 @compiled
 def encode(src, dst, n_rows, n_per_row, importance, tables):
     """Fit each group, then quantize the fits, then the weights under these."""
     levels, n_blocks = mem.local(256), n_per_row // 256
-    four = lanes.splat_i(np.int32(4))
     for i in range(n_rows * n_blocks):
-        x, block = src + 1024 * i, dst + 144 * i
-        if importance:
-            fit_weighted(x, importance + 1024 * (i % n_blocks), 15, 255, block, levels)
-        else:
-            fit(x, 15, np.float32(-1.0), 20, block, levels)
+        weights = importance + 1024 * (i % n_blocks) if importance else 0
+        block = dst + 144 * i
+        fit(src + 1024 * i, weights, 15, np.float32(-1.0), 20, 255, block, levels)
         for j in range(0, 128, 8):
             at = 64 * (j // 32) + j % 32
-            high = lanes.load_bytes(levels, at + 32) << four
+            high = lanes.load_bytes(levels, at + 32) << lanes.splat_i(4)
             lanes.store_bytes(block + 16, j, lanes.load_bytes(levels, at) | high)
 
 
 @compiled
-def fit(x, n_max, first, n_steps, block, levels):
-    """Without importances: put the scales of a block, and its 256 levels of 0 to n_max as bytes."""
+def fit(x, importance, n_max, first, n_steps, limit, block, levels):
+    """Put the scales of a block, and as bytes its 256 levels of 0 to n_max.
+
+    The search takes n_steps trials from `first` on; with importances it has its own, and small
+    scales and minimums are kept at most `limit`.
+    """
     xt, wt = mem.local(1024), mem.local(1024)
-    found, small = mem.local(128), mem.local(16)
+    found, small, step = mem.local(128), mem.local(16), np.float32(0.1)
     _groups.columns(x, 32, 32, 8, xt)
-    square = lanes.splat(np.float32(0))
+    if importance:
+        sigma2 = np.float32(2) * _groups.sum_of_squares(x, 256) / np.float32(256)
+        _groups.columns(importance, 32, 32, 8, wt)
+        _groups.put_weights(xt, wt, 32, sigma2, wt)
+        first, step, n_steps = np.float32(-0.9), np.float32(0.05), 36
+    else:
+        put_plain_weights(xt, wt)
+    search.fit_scale_min(xt, wt, 32, n_max, first, step, n_steps, False, found, 8)
+    if importance:
+        fit_scales(found, wt, limit, block, small)
+    else:
+        round_scales(found, block, small)
+    pack_scales(small, block + 4)
+    put_all_levels(x, n_max, found, block, levels)
+
+
+@compiled
+def put_plain_weights(xt, wt):
+    """Without importances: root mean square of the group plus the weight's own size."""
+    square = lanes.splat(0)
     for i in range(32):
         value = lanes.load(xt, 8 * i)
         square = square + value * value
-    average = lanes.root(square / lanes.splat(np.float32(32)))
+    average = lanes.root(square / lanes.splat(32))
     for i in range(32):
         lanes.store(wt, 8 * i, average + lanes.absolute(lanes.load(xt, 8 * i)))
-    search.put_scale_min(xt, wt, 32, n_max, first, np.float32(0.1), n_steps, False, found, 8)
-    for k in range(2):  # the scales, the minimums
+
+
+@compiled
+def round_scales(found, block, small):
+    """Scales and minimums as 63rds of the largest: factors to the block, 16 bytes to `small`."""
+    for k in range(2):
         most = np.float32(0)
         for j in range(8):
             one = mem.f32(found, 8 * k + j)
             most = one if one > most else most
         inverse = np.float32(63) / most if most > 0 else np.float32(0)
-        small_lanes = nearest(lanes.splat(inverse) * lanes.load(found, 8 * k))
-        small_lanes = small_lanes & lanes.splat_i(np.int32(255))
-        lanes.store_bytes(small, 8 * k, lanes.minimum(small_lanes, lanes.splat_i(np.int32(63))))
+        whole = lanes.nearest(lanes.splat(inverse) * lanes.load(found, 8 * k))
+        whole = lanes.minimum(whole & lanes.splat_i(255), lanes.splat_i(63))
+        lanes.store_bytes(small, 8 * k, whole)
         mem.put_f16(block, k, most / np.float32(63))
-    pack_scales(small, block + 4)
-    put_all_levels(x, n_max, found, block, levels)
 
 
 @compiled
-def fit_weighted(x, importance, n_max, limit, block, levels):
-    """As `fit`, with importances; small scales and minimums are kept at most `limit`."""
-    xt, wt, found = mem.local(1024), mem.local(1024), mem.local(128)
-    _groups.columns(x, 32, 32, 8, xt)
-    _groups.columns(importance, 32, 32, 8, wt)
-    sigma2 = np.float32(2) * _groups.sum_of_squares(x, 256) / np.float32(256)
-    _groups.put_weights(xt, wt, 32, sigma2, wt)
-    sums = _groups.total(wt, 32)
-    first, step = np.float32(-0.9), np.float32(0.05)
-    search.put_scale_min(xt, wt, 32, n_max, first, step, 36, False, found, 8)
-    for i in range(8):  # groups of eight now: lane 0 the scales, lane 1 the minimums
-        lanes.store(wt, 8 * i, lanes.splat(lanes.lane(sums, i)))
-        lanes.store(xt, 8 * i, lanes.splat(np.float32(0)))
-        mem.put_f32(xt, 8 * i, mem.f32(found, i))
-        mem.put_f32(xt, 8 * i + 1, mem.f32(found, 8 + i))
-    small, fitted = mem.local(16), mem.local(256)
-    scale = search.fit_positive(xt, wt, 8, 63, fitted)
+def fit_scales(found, wt, limit, block, small):
+    """As `round_scales`, fitted by the sums of the weights: lane 0 the scales, lane 1 the
+    minimums.
+    """
+    sums, fitted = _groups.total(wt, 32), mem.local(256)
+    xs, ws = mem.local(256), mem.local(256)
+    for i in range(8):
+        lanes.store(ws, 8 * i, lanes.splat(lanes.lane(sums, i)))
+        lanes.store(xs, 8 * i, lanes.splat(0))
+        mem.put_f32(xs, 8 * i, mem.f32(found, i))
+        mem.put_f32(xs, 8 * i + 1, mem.f32(found, 8 + i))
+    scale = search.fit_positive(xs, ws, 8, 63, fitted)
     for k in range(2):
         for i in range(8):
             mem.put_u8(small, 8 * k + i, min(limit, np.int64(mem.f32(fitted, 8 * i + k))))
         mem.put_f16(block, k, lanes.lane(scale, k))
-    pack_scales(small, block + 4)
-    put_all_levels(x, n_max, found, block, levels)
 
 
 @compiled

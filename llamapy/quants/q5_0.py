@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import compiled, mem
+from llamapy.native import compiled, mem, simd
 from llamapy.quants import _groups, _legacy
 from llamapy.quants.codec import Codec
 
@@ -16,11 +16,9 @@ BLOCK = np.dtype([("d", "<f2"), ("qh", "u1", 4), ("qs", "u1", 16)])
 @compiled
 def unpack(block, q, s, m, tables):
     """Low halves as in Q4_0; bit j of the 32 bits `qh` is the fifth bit of value j."""
-    high = mem.u32(block + 2, 0)
-    for j in range(16):
-        byte = mem.u8(block + 6, j)
-        mem.put_i8(q, j, ((byte & 15) | (((high >> j) & 1) << 4)) - 16)
-        mem.put_i8(q, j + 16, ((byte >> 4) | (((high >> (j + 16)) & 1) << 4)) - 16)
+    fifth = simd.bits_u8x32(mem.u32(block + 2, 0)) & simd.splat_u8x32(np.uint8(16))
+    numbers = simd.as_signed(simd.nibbles_u8x32(block + 6) | fifth)
+    simd.store_i8x32(q, numbers - simd.splat_i8x32(np.int8(16)))
     mem.put_f32(s, 0, mem.f16(block, 0))
     mem.put_f32(m, 0, np.float32(0))
 

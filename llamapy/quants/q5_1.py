@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import compiled, mem
+from llamapy.native import compiled, mem, simd
 from llamapy.quants import _groups, _legacy
 from llamapy.quants.codec import Codec
 from llamapy.quants.q5_0 import five_bits
@@ -16,12 +16,9 @@ BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "u1", 4), ("qs", "u1", 16)]
 
 @compiled
 def unpack(block, q, s, m, tables):
-    """Low halves as in Q4_1; bit j of the 32 bits `qh` is the fifth bit of value j."""
-    high = mem.u32(block + 4, 0)
-    for j in range(16):
-        byte = mem.u8(block + 8, j)
-        mem.put_i8(q, j, (byte & 15) | (((high >> j) & 1) << 4))
-        mem.put_i8(q, j + 16, (byte >> 4) | (((high >> (j + 16)) & 1) << 4))
+    """As Q5_0, with a minimum and numbers from 0."""
+    fifth = simd.bits_u8x32(mem.u32(block + 4, 0)) & simd.splat_u8x32(np.uint8(16))
+    simd.store_u8x32(q, simd.nibbles_u8x32(block + 8) | fifth)
     mem.put_f32(s, 0, mem.f16(block, 0))
     mem.put_f32(m, 0, -mem.f16(block, 1))
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import compiled, lanes, mem
+from llamapy.native import compiled, lanes, mem, simd
 from llamapy.quants.codec import Codec
-from llamapy.quants.q4_k import fit, fit_weighted, group_scales, nibbles, put_scales
+from llamapy.quants.q4_k import fit, group_scales, nibbles, put_scales
 
 BLOCK = np.dtype(
     [("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128)]
@@ -18,12 +18,13 @@ BLOCK = np.dtype(
 @compiled
 def unpack(block, q, s, m, tables):
     """Low halves as in Q4_K; bit g of `qh` byte l is the fifth bit of value l of group g."""
+    high, sixteen = simd.load_u8x32(block + 16), simd.splat_u8x32(np.uint8(16))
     for run in range(4):
-        for l in range(32):
-            byte = mem.u8(block + 48 + 32 * run, l)
-            high = mem.u8(block + 16, l) >> (2 * run)
-            mem.put_i8(q + 64 * run, l, (byte & 15) | ((high & 1) << 4))
-            mem.put_i8(q + 64 * run + 32, l, (byte >> 4) | ((high & 2) << 3))
+        packed = simd.load_u8x32(block + 48 + 32 * run)
+        first = simd.left_u8x32(simd.right_u8x32(high, 2 * run), 4) & sixteen
+        second = simd.left_u8x32(simd.right_u8x32(high, 2 * run), 3) & sixteen
+        simd.store_u8x32(q + 64 * run, simd.low_nibbles(packed) | first)
+        simd.store_u8x32(q + 64 * run + 32, simd.high_nibbles(packed) | second)
     put_scales(block, s, m)
 
 
@@ -32,19 +33,17 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
     """As Q4_K, with levels up to 31."""
     levels, n_blocks = mem.local(256), n_per_row // 256
     for i in range(n_rows * n_blocks):
-        x, block = src + 1024 * i, dst + 176 * i
-        if importance:
-            fit_weighted(x, importance + 1024 * (i % n_blocks), 31, 63, block, levels)
-        else:
-            fit(x, 31, np.float32(-0.5), 15, block, levels)
+        weights = importance + 1024 * (i % n_blocks) if importance else 0
+        block = dst + 176 * i
+        fit(src + 1024 * i, weights, 31, np.float32(-0.5), 15, 63, block, levels)
         pack(levels, block)
 
 
 @compiled
 def pack(levels, block):
     """256 bytes of 0 to 31 to the half bytes `qs` and the fifth bits `qh`."""
-    one, four = lanes.splat_i(np.int32(1)), lanes.splat_i(np.int32(4))
-    low = lanes.splat_i(np.int32(15))
+    one, four = lanes.splat_i(1), lanes.splat_i(4)
+    low = lanes.splat_i(15)
     for l in range(0, 32, 8):
         high = one - one
         for run in range(4):
@@ -52,7 +51,7 @@ def pack(levels, block):
             second = lanes.load_bytes(levels, 64 * run + 32 + l)
             lanes.store_bytes(block + 48, 32 * run + l, (first & low) | ((second & low) << four))
             bits = (first >> four) | ((second >> four) << one)
-            high = high | (bits << lanes.splat_i(np.int32(2 * run)))
+            high = high | (bits << lanes.splat_i(2 * run))
         lanes.store_bytes(block + 16, l, high)
 
 

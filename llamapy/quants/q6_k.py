@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import compiled, lanes, mem
+from llamapy.native import compiled, lanes, mem, simd
 from llamapy.quants import _groups, search
 from llamapy.quants.codec import Codec
-from llamapy.quants.rounding import nearest
 
 BLOCK = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
 
@@ -21,18 +20,22 @@ BLOCK = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d
 def unpack(block, q, s, m, tables):
     """In each half of 128 values, value 32 k + l has its low bits in half k // 2 of `ql` byte
     32 (k % 2) + l and its two top bits at bit 2 k of `qh` byte l."""
+    bits, middle = simd.splat_u8x32(np.uint8(48)), simd.splat_i8x32(np.int8(32))
     for half in range(2):
-        low, high, out = block + 64 * half, block + 128 + 32 * half, q + 128 * half
-        for l in range(32):
-            first, second, top = mem.u8(low, l), mem.u8(low, l + 32), mem.u8(high, l)
-            mem.put_i8(out, l, ((first & 15) | ((top & 3) << 4)) - 32)
-            mem.put_i8(out, l + 32, ((second & 15) | ((top & 12) << 2)) - 32)
-            mem.put_i8(out, l + 64, ((first >> 4) | (top & 48)) - 32)
-            mem.put_i8(out, l + 96, ((second >> 4) | ((top >> 6) << 4)) - 32)
-    d = mem.f16(block + 208, 0)
-    for j in range(16):
-        mem.put_f32(s, j, d * np.float32(mem.i8(block + 192, j)))
-        mem.put_f32(m, j, np.float32(0))
+        out = q + 128 * half
+        first, second = simd.load_u8x32(block + 64 * half), simd.load_u8x32(block + 64 * half + 32)
+        top = simd.load_u8x32(block + 128 + 32 * half)
+        a = simd.low_nibbles(first) | (simd.left_u8x32(top, 4) & bits)
+        b = simd.low_nibbles(second) | (simd.left_u8x32(top, 2) & bits)
+        c = simd.high_nibbles(first) | (top & bits)
+        d = simd.high_nibbles(second) | (simd.right_u8x32(top, 2) & bits)
+        simd.store_i8x32(out, simd.as_signed(a) - middle)
+        simd.store_i8x32(out + 32, simd.as_signed(b) - middle)
+        simd.store_i8x32(out + 64, simd.as_signed(c) - middle)
+        simd.store_i8x32(out + 96, simd.as_signed(d) - middle)
+    scale = simd.splat_f32x16(mem.f16(block + 208, 0))
+    simd.store_f32x16(s, scale * simd.load_i8_f32x16(block + 192))
+    simd.store_f32x16(m, simd.zeros_f32x16())
 
 
 @compiled
@@ -51,8 +54,8 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
         inverse = np.float32(-128) / most
         mem.put_f16(block + 208, 0, np.float32(1) / inverse)
         for j in range(0, 16, 8):
-            small = nearest(lanes.splat(inverse) * lanes.load(scales, j))
-            lanes.store_bytes(block + 192, j, lanes.minimum(small, lanes.splat_i(np.int32(127))))
+            small = lanes.nearest(lanes.splat(inverse) * lanes.load(scales, j))
+            lanes.store_bytes(block + 192, j, lanes.minimum(small, lanes.splat_i(127)))
         for j in range(16):
             d = mem.f16(block + 208, 0) * np.float32(mem.i8(block + 192, j))
             if d != 0:
@@ -83,13 +86,13 @@ def fit(x, importance, scales, levels):
 @compiled
 def pack(levels, block):
     """256 bytes of 0 to 63 to the half bytes `ql` and the two upper bits `qh`."""
-    four, low = lanes.splat_i(np.int32(4)), lanes.splat_i(np.int32(15))
+    four, low = lanes.splat_i(4), lanes.splat_i(15)
     for half in range(2):
         for l in range(0, 32, 8):
-            top = lanes.splat_i(np.int32(0))
+            top = lanes.splat_i(0)
             for k in range(4):
                 one = lanes.load_bytes(levels, 128 * half + 32 * k + l) >> four
-                top = top | (one << lanes.splat_i(np.int32(2 * k)))
+                top = top | (one << lanes.splat_i(2 * k))
             lanes.store_bytes(block + 128 + 32 * half, l, top)
         for l in range(0, 64, 8):
             first = lanes.load_bytes(levels, 128 * half + l) & low

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.native import compiled, lanes, mem
+from llamapy.native import compiled, lanes, mem, simd
 from llamapy.quants import _legacy
 from llamapy.quants.codec import Codec
 from llamapy.quants.rounding import away
@@ -17,7 +17,7 @@ BLOCK = np.dtype([("d", "<f2"), ("qs", "i1", 32)])
 @compiled
 def unpack(block, q, s, m, tables):
     """The bytes are the numbers."""
-    mem.copy(q, block + 2, 32)
+    simd.store_i8x32(q, simd.load_i8x32(block + 2))
     mem.put_f32(s, 0, mem.f16(block, 0))
     mem.put_f32(m, 0, np.float32(0))
 

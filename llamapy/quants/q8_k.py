@@ -12,7 +12,6 @@ import numpy as np
 from llamapy.native import compiled, lanes, mem
 from llamapy.quants import _legacy
 from llamapy.quants.codec import Codec
-from llamapy.quants.rounding import nearest
 
 BLOCK = np.dtype([("d", "<f4"), ("qs", "i1", 256), ("bsums", "<i2", 16)])
 
@@ -34,8 +33,8 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
         inverse = np.float32(-127) / most if most != 0 else np.float32(0)
         mem.put_f32(block, 0, np.float32(1) / inverse if most != 0 else np.float32(0))
         for j in range(0, 256, 8):
-            whole = nearest(lanes.load(x, j) * lanes.splat(inverse))
-            whole = lanes.minimum(whole, lanes.splat_i(np.int32(127)))
+            whole = lanes.nearest(lanes.load(x, j) * lanes.splat(inverse))
+            whole = lanes.minimum(whole, lanes.splat_i(127))
             lanes.store_bytes(block + 4, j, whole)
         for group in range(16):
             total = 0

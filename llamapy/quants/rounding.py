@@ -1,8 +1,8 @@
 """The roundings of ggml, each named as there: which one a type uses decides its bytes.
 
-nearest_int   halves to even (K and IQ types); roundf, lroundf: halves away from zero (Q8_0, Q2_0,
-TQ); C's conversion towards zero (Q4_0 ... Q5_1, `lanes.truncate`); float32 to half and to
-bfloat16, halves to even.
+nearest_int halves to even (K and IQ types; `lanes.nearest`); roundf and lroundf halves away from
+zero (Q8_0, Q2_0, TQ); C's conversion towards zero (Q4_0 ... Q5_1; `lanes.truncate`); float32 to
+half and to bfloat16 halves to even.
 """
 
 from __future__ import annotations
@@ -10,15 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.native import compiled, lanes, mem
-
-
-@compiled
-def nearest(value):
-    """nearest_int of 8 float32 as int32. Only for |value| < 2 ** 22: beyond, the same garbage as
-    ggml's.
-    """
-    raised = lanes.bits(value + lanes.splat(np.float32(12582912.0)))
-    return (raised & lanes.splat_i(np.int32(0x7FFFFF))) - lanes.splat_i(np.int32(0x400000))
 
 
 @compiled
@@ -31,10 +22,8 @@ def nearest_int(value):
 @compiled
 def away(value):
     """roundf (and lroundf) of 8 float32 as int32. Only for |value| < 2 ** 31."""
-    sign = lanes.bits(value) & lanes.splat_i(np.int32(-0x80000000))
-    below_half = lanes.splat_i(
-        np.int32(0x3EFFFFFF)
-    )  # the number just under 0.5, so that 0.5 - 2^-25 stays 0
+    sign = lanes.bits(value) & lanes.splat_i(-0x80000000)
+    below_half = lanes.splat_i(0x3EFFFFFF)  # the float just under 0.5: adding 0.5 would round up
     return lanes.truncate(value + lanes.of_bits(sign | below_half))
 
 
@@ -43,8 +32,8 @@ def to_half(value):
     """The 16 bits of the halves nearest to 8 float32; a NaN becomes 0x7e00 with its sign, as in
     ggml.
     """
-    sign = (lanes.bits(value) >> lanes.splat_i(np.int32(16))) & lanes.splat_i(np.int32(0x8000))
-    quiet = sign | lanes.splat_i(np.int32(0x7E00))
+    sign = (lanes.bits(value) >> lanes.splat_i(16)) & lanes.splat_i(0x8000)
+    quiet = sign | lanes.splat_i(0x7E00)
     return lanes.select(value == value, lanes.half_bits(value), quiet)
 
 
@@ -54,10 +43,10 @@ def to_bfloat(value):
     quiet.
     """
     bits = lanes.bits(value)
-    upper = bits >> lanes.splat_i(np.int32(16))
-    odd = upper & lanes.splat_i(np.int32(1))
-    rounded = (bits + lanes.splat_i(np.int32(0x7FFF)) + odd) >> lanes.splat_i(np.int32(16))
-    return lanes.select(value == value, rounded, upper | lanes.splat_i(np.int32(64)))
+    upper = bits >> lanes.splat_i(16)
+    odd = upper & lanes.splat_i(1)
+    rounded = (bits + lanes.splat_i(0x7FFF) + odd) >> lanes.splat_i(16)
+    return lanes.select(value == value, rounded, upper | lanes.splat_i(64))
 
 
 @compiled

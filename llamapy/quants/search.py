@@ -13,8 +13,6 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.native import compiled, lanes, mem
-from llamapy.quants._groups import level
-from llamapy.quants.rounding import nearest
 
 # Scale and minimum: x = scale * level + minimum, levels 0 to n_max, minimum <= 0.
 
@@ -37,10 +35,10 @@ def _range_and_sums(x, w, n):
 @compiled
 def _moments(x, w, n, n_max, inverse, base, levels):
     """Write the levels of (x - base) * inverse; return sum w l, sum w l l, sum w l x."""
-    sum_l = sum_l2 = sum_xl = lanes.splat(np.float32(0))
+    sum_l = sum_l2 = sum_xl = lanes.splat(0)
     for i in range(n):
         value = lanes.load(x, 8 * i)
-        l = level(inverse * (value - base), 0, n_max)
+        l = lanes.to_f32(lanes.bounded(inverse * (value - base), 0, n_max))
         lanes.store(levels, 8 * i, l)
         wl = lanes.load(w, 8 * i) * l
         sum_l = sum_l + wl
@@ -52,7 +50,7 @@ def _moments(x, w, n, n_max, inverse, base, levels):
 @compiled
 def _error(x, w, n, levels, scale, base, absolute):
     """Weighted sum of squared (or absolute) differences."""
-    result = lanes.splat(np.float32(0))
+    result = lanes.splat(0)
     for i in range(n):
         diff = scale * lanes.load(levels, 8 * i) + base - lanes.load(x, 8 * i)
         diff = lanes.absolute(diff) if absolute else diff * diff
@@ -61,26 +59,21 @@ def _error(x, w, n, levels, scale, base, absolute):
 
 
 @compiled
-def fit_scale_min(x, w, n, n_max, first, step, n_steps, absolute):
+def fit_scale_min(x, w, n, n_max, first, step, n_steps, absolute, out, stride):
     """Fit 8 groups of n <= 32 values at `x` with weights at `w` (both transposed).
 
-    The trial scales put n_max + first + k step levels over the range, k = 0 ... n_steps.
-    Returns four lanes: scale, minus the minimum, and the (inverse, base) that give the levels:
-    level(inverse * (x - base), 0, n_max). What ggml calls make_qkx2_quants and
-    make_qkx3_quants.
+    The trial scales put n_max + first + k step levels over the range, k = 0 ... n_steps. Writes
+    four lists of 8, `stride` numbers apart, to `out`: scale, minus the minimum, and the inverse
+    and base that give the levels: bounded(inverse * (x - base), 0, n_max).
+    What ggml calls make_qkx2_quants and make_qkx3_quants.
     """
-    levels = mem.local(1024)
-    zero, top = lanes.splat(np.float32(0)), np.float32(n_max)
+    levels, zero, top = mem.local(1024), lanes.splat(0), np.float32(n_max)
     low, high, sum_w, sum_x = _range_and_sums(x, w, n)
     base = lanes.select(low > zero, zero, low)
-    flat = high == base
-    inverse = lanes.splat(top) / (high - base)
-    scale = lanes.splat(np.float32(1)) / inverse
-    _moments(x, w, n, n_max, inverse, base, levels)
-    best = _error(x, w, n, levels, scale, base, absolute)
-    best_inverse, best_base = inverse, base
-    for k in range(n_steps + 1):
-        tried = np.float32(np.float32(first + step * np.float32(k)) + top)
+    flat, flat_base = high == base, base
+    scale = best = best_inverse = best_base = zero
+    for k in range(-1, n_steps + 1):
+        tried = top if k < 0 else np.float32(np.float32(first + step * np.float32(k)) + top)
         inverse = lanes.splat(tried) / (high - base)
         sum_l, sum_l2, sum_xl = _moments(x, w, n, n_max, inverse, base, levels)
         d = sum_w * sum_l2 - sum_l * sum_l
@@ -89,28 +82,21 @@ def fit_scale_min(x, w, n, n_max, first, step, n_steps, absolute):
         above = this_base > zero
         this_base = lanes.select(above, zero, this_base)
         this_scale = lanes.select(above, sum_xl / sum_l2, this_scale)
+        if k < 0:  # first of all the range itself
+            this_scale, this_base = lanes.splat(1) / inverse, base
         error = _error(x, w, n, levels, this_scale, this_base, absolute)
         better = (d > zero) & (error < best)
+        if k < 0:
+            better = zero == zero
         best = lanes.select(better, error, best)
         best_inverse = lanes.select(better, inverse, best_inverse)
         best_base = lanes.select(better, base, best_base)
         scale = lanes.select(better, this_scale, scale)
         base = lanes.select(better, this_base, base)
-    scale = lanes.select(flat, zero, scale)
-    base = lanes.select(flat, lanes.select(low > zero, zero, low), base)
-    return scale, -base, lanes.select(flat, zero, best_inverse), best_base
-
-
-@compiled
-def put_scale_min(x, w, n, n_max, first, step, n_steps, absolute, out, stride):
-    """`fit_scale_min` to memory: four lists (scale, minus minimum, inverse, base), `stride`
-    numbers apart.
-    """
-    scale, minimum, inverse, base = fit_scale_min(x, w, n, n_max, first, step, n_steps, absolute)
-    lanes.store(out, 0, scale)
-    lanes.store(out, stride, minimum)
-    lanes.store(out, 2 * stride, inverse)
-    lanes.store(out, 3 * stride, base)
+    lanes.store(out, 0, lanes.select(flat, zero, scale))
+    lanes.store(out, stride, -lanes.select(flat, flat_base, base))
+    lanes.store(out, 2 * stride, lanes.select(flat, zero, best_inverse))
+    lanes.store(out, 3 * stride, best_base)
 
 
 # Scale alone: x = scale * level, levels -n_max to n_max - 1.
@@ -119,7 +105,7 @@ def put_scale_min(x, w, n, n_max, first, step, n_steps, absolute, out, stride):
 @compiled
 def _largest(x, n):
     """The value with the largest size (the first of equals), and that size."""
-    size = value = lanes.splat(np.float32(0))
+    size = value = lanes.splat(0)
     for i in range(n):
         one = lanes.load(x, 8 * i)
         more = lanes.absolute(one) > size
@@ -131,10 +117,10 @@ def _largest(x, n):
 @compiled
 def _products(x, w, n, n_max, inverse):
     """With l the level of x * inverse: sum w x l and sum w l l."""
-    sum_lx = sum_l2 = lanes.splat(np.float32(0))
+    sum_lx = sum_l2 = lanes.splat(0)
     for i in range(n):
         value, weight = lanes.load(x, 8 * i), lanes.load(w, 8 * i)
-        l = level(inverse * value, -n_max, n_max - 1)
+        l = lanes.to_f32(lanes.bounded(inverse * value, -n_max, n_max - 1))
         sum_lx = sum_lx + weight * value * l
         sum_l2 = sum_l2 + weight * l * l
     return sum_lx, sum_l2
@@ -148,20 +134,20 @@ def fit_scale(x, w, n, n_max):
     n_max - 1); both are 0 for a group that is all but zero. What ggml calls make_qx_quants with
     rmse_type 1.
     """
-    zero, tiny = lanes.splat(np.float32(0)), lanes.splat(np.float32(1e-15))
+    zero, tiny = lanes.splat(0), lanes.splat(1e-15)
     value, size = _largest(x, n)
     empty = size < tiny
-    best_inverse = lanes.splat(np.float32(-n_max)) / value
-    sum_lx, sum_l2 = _products(x, w, n, n_max, best_inverse)
-    scale = lanes.select(sum_l2 != zero, sum_lx / sum_l2, zero)
-    best = scale * sum_lx
-    for k in range(-9, 10):
-        if k == 0:
-            continue
-        tried = -np.float32(np.float32(n_max) + np.float32(0.1) * np.float32(k))
-        inverse = lanes.splat(tried) / value
+    scale = best = best_inverse = zero
+    for trial in range(19):
+        k = trial - 10 if trial < 10 else trial - 9  # -9 to 9, but 0 comes first
+        k = k if trial > 0 else 0
+        tried = np.float32(n_max) + np.float32(0.1) * np.float32(k)
+        inverse = lanes.splat(-tried) / value
         sum_lx, sum_l2 = _products(x, w, n, n_max, inverse)
         better = (sum_l2 > zero) & (sum_lx * sum_lx > best * sum_l2)
+        if trial == 0:
+            better = sum_l2 != zero
+            best_inverse = inverse
         scale = lanes.select(better, sum_lx / sum_l2, scale)
         best = lanes.select(better, scale * sum_lx, best)
         best_inverse = lanes.select(better, inverse, best_inverse)
@@ -177,14 +163,14 @@ def refine_scale(x, n, n_max, levels):
     the scale. A group that is all but zero has scale 0 and levels 0. What ggml calls
     make_q3_quants.
     """
-    zero, tiny = lanes.splat(np.float32(0)), lanes.splat(np.float32(1e-15))
+    zero, tiny = lanes.splat(0), lanes.splat(1e-15)
     value, size = _largest(x, n)
     empty = size < tiny
     inverse = lanes.splat(np.float32(-n_max)) / value
     sum_lx = sum_l2 = zero
     for i in range(n):
         value = lanes.load(x, 8 * i)
-        l = level(inverse * value, -n_max, n_max - 1)
+        l = lanes.to_f32(lanes.bounded(inverse * value, -n_max, n_max - 1))
         lanes.store(levels, 8 * i, l)
         w = value * value
         sum_lx = sum_lx + w * value * l
@@ -197,7 +183,7 @@ def refine_scale(x, n, n_max, levels):
             wx = w * value
             lx = sum_lx - wx * l
             l2 = sum_l2 - w * l * l
-            new = level(value * l2 / lx, -n_max, n_max - 1)
+            new = lanes.to_f32(lanes.bounded(value * l2 / lx, -n_max, n_max - 1))
             new_lx, new_l2 = lx + wx * new, l2 + w * new * new
             moved = (lx > zero) & (new != l) & (new_l2 > zero)
             moved = moved & (new_lx * new_lx * sum_l2 > sum_lx * sum_lx * new_l2)
@@ -218,35 +204,27 @@ def refine_scale(x, n, n_max, levels):
 
 
 @compiled
-def _byte(value):
-    """What is left of a whole number in an unsigned byte, as lanes of float32."""
-    return lanes.to_f32(lanes.truncate(value) & lanes.splat_i(np.int32(255)))
-
-
-@compiled
-def _positive_level(value, n_max):
-    return lanes.to_f32(lanes.minimum(lanes.splat_i(np.int32(n_max)), nearest(value)))
+def _byte(level):
+    """What is left of a whole number in an unsigned byte, as float32."""
+    return lanes.to_f32(level & lanes.splat_i(255))
 
 
 @compiled
 def _positive_error(x, w, n, n_max, inverse, as_byte):
     """Weighted sum of squared differences with the levels that `inverse` gives."""
-    result = lanes.splat(np.float32(0))
-    scale = lanes.splat(np.float32(1)) / inverse
+    result, scale = lanes.splat(0), lanes.splat(1) / inverse
     for i in range(n):
         value = lanes.load(x, 8 * i)
-        l = _positive_level(inverse * value, n_max)
-        diff = value - scale * (_byte(l) if as_byte else l)
+        l = lanes.minimum(lanes.nearest(inverse * value), lanes.splat_i(n_max))
+        diff = value - scale * (_byte(l) if as_byte else lanes.to_f32(l))
         result = result + lanes.load(w, 8 * i) * diff * diff
     return result
 
 
 @compiled
 def _refine_positive(x, w, n, n_max, levels, sum_lx, sum_l2, full):
-    """Move one level at a time, in the groups of the mask `full`, while that helps. Returns the
-    new sums.
-    """
-    zero = lanes.splat(np.float32(0))
+    """Move one level at a time, in groups of the mask `full`, while it helps. Returns the sums."""
+    zero = lanes.splat(0)
     for _ in range(5):
         changed = zero > zero
         for i in range(n):
@@ -255,11 +233,12 @@ def _refine_positive(x, w, n, n_max, levels, sum_lx, sum_l2, full):
             wx = weight * value
             lx = sum_lx - wx * l
             l2 = sum_l2 - weight * l * l
-            new = _positive_level(value * l2 / lx, n_max)
+            whole = lanes.minimum(lanes.nearest(value * l2 / lx), lanes.splat_i(n_max))
+            new = lanes.to_f32(whole)
             new_lx, new_l2 = lx + wx * new, l2 + weight * new * new
             moved = full & (lx > zero) & (l2 > zero) & (new != l)
             moved = moved & (new_lx * new_lx * sum_l2 > sum_lx * sum_lx * new_l2)
-            lanes.store(levels, 8 * i, lanes.select(moved, _byte(new), l))
+            lanes.store(levels, 8 * i, lanes.select(moved, _byte(whole), l))
             sum_lx = lanes.select(moved, new_lx, sum_lx)
             sum_l2 = lanes.select(moved, new_l2, sum_l2)
             changed = changed | moved
@@ -276,28 +255,27 @@ def fit_positive(x, w, n, n_max, levels):
     Returns the scale. Nine trial scales, then one level at a time while that helps; a level
     below 0 wraps as its byte does there. What ggml calls make_qp_quants.
     """
-    zero, top = lanes.splat(np.float32(0)), lanes.splat(np.float32(n_max))
-    high = zero
+    zero = high = lanes.splat(0)
     for i in range(n):
         one = lanes.load(x, 8 * i)
         high = lanes.select(high > one, high, one)
-    full = high >= lanes.splat(np.float32(1e-15))
-    inverse = top / high
-    best = _positive_error(x, w, n, 0x7FFFFFFF, inverse, True)
-    for k in range(-4, 5):
-        if k == 0:
-            continue
-        tried = np.float32(np.float32(0.1) * np.float32(k) + np.float32(n_max))
-        this = lanes.splat(tried) / high
-        error = _positive_error(x, w, n, n_max, this, False)
-        better = error < best
+    full = high >= lanes.splat(1e-15)
+    best = inverse = zero
+    for trial in range(9):
+        k = trial - 5 if trial < 5 else trial - 4  # -4 to 4, but 0 comes first
+        k = k if trial > 0 else 0
+        this = lanes.splat(np.float32(0.1) * np.float32(k) + np.float32(n_max)) / high
+        limit = n_max if trial > 0 else 0x7FFFFFFF
+        error = _positive_error(x, w, n, limit, this, trial == 0)
+        better = (error < best) if trial > 0 else (zero == zero)
         best = lanes.select(better, error, best)
         inverse = lanes.select(better, this, inverse)
     sum_lx = sum_l2 = zero
     for i in range(n):
         value, weight = lanes.load(x, 8 * i), lanes.load(w, 8 * i)
-        l = _positive_level(inverse * value, n_max)
-        lanes.store(levels, 8 * i, lanes.select(full, _byte(l), zero))
+        whole = lanes.minimum(lanes.nearest(inverse * value), lanes.splat_i(n_max))
+        lanes.store(levels, 8 * i, lanes.select(full, _byte(whole), zero))
+        l = lanes.to_f32(whole)
         sum_lx = sum_lx + weight * value * l
         sum_l2 = sum_l2 + weight * l * l
     sum_lx, sum_l2 = _refine_positive(x, w, n, n_max, levels, sum_lx, sum_l2, full)

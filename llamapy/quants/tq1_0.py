@@ -45,7 +45,7 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
         inverse = lanes.splat(np.float32(1) / d if d != 0 else np.float32(0))
         mem.put_f16(block + 52, 0, d)
         for j in range(0, 256, 8):
-            whole = away(lanes.load(x, j) * inverse) + lanes.splat_i(np.int32(1))
+            whole = away(lanes.load(x, j) * inverse) + lanes.splat_i(1)
             lanes.store_bytes(trits, j, whole)
         for j in range(0, 32, 8):
             lanes.store_bytes(block, j, packed(trits + j, 32, 5))
@@ -59,15 +59,15 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
 @compiled
 def packed(trits, stride, n_digits):
     """8 bytes of n_digits digits 0 to 2 each, `stride` apart, as fractions of 243 rounded up."""
-    value = lanes.splat_i(np.int32(0))
+    value = lanes.splat_i(0)
     for digit in range(n_digits):
         next_digit = lanes.load_bytes(trits, digit * stride)
-        value = value * lanes.splat_i(np.int32(3)) + next_digit
+        value = value * lanes.splat_i(3) + next_digit
     if n_digits == 4:
-        value = value * lanes.splat_i(np.int32(3))
-    value = value & lanes.splat_i(np.int32(255))
-    raised = value * lanes.splat_i(np.int32(256)) + lanes.splat_i(np.int32(242))
-    return (raised * lanes.splat_i(np.int32(17261))) >> lanes.splat_i(np.int32(22))
+        value = value * lanes.splat_i(3)
+    value = value & lanes.splat_i(255)
+    raised = value * lanes.splat_i(256) + lanes.splat_i(242)
+    return (raised * lanes.splat_i(17261)) >> lanes.splat_i(22)
 
 
 class TQ1_0(

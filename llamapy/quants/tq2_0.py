@@ -37,7 +37,7 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
         inverse = lanes.splat(np.float32(1) / d if d != 0 else np.float32(0))
         mem.put_f16(block + 64, 0, d)
         for j in range(0, 256, 8):
-            whole = away(lanes.load(x, j) * inverse) + lanes.splat_i(np.int32(1))
+            whole = away(lanes.load(x, j) * inverse) + lanes.splat_i(1)
             lanes.store_bytes(levels, j, whole)
         pack_two_bits(levels, block)
 

@@ -16,8 +16,11 @@ from llamapy.native import compiled, mem, simd
 
 
 def row_bytes(k: int, size: int) -> int:
-    """Bytes of a row of k values with integers of `size` bytes; a multiple of 64."""
-    return (_up(k * size) + 2 * 4 * (k // 32) + 2 * 4 * (k // 16) + 63) // 64 * 64
+    """Bytes of a row of k values with integers of `size` bytes; a multiple of 64.
+
+    64 bytes of zeros at the end: readers that take sixteen scales or sums at a time may run over.
+    """
+    return _up(_up(k * size) + 2 * 4 * (k // 32) + 2 * 4 * (k // 16) + 64)
 
 
 def _up(n: int) -> int:
@@ -71,6 +74,7 @@ def quantize_row(x, row, k, size):
         mem.put_f32(d16, 2 * i + 1, scale)
         mem.put_f32(s16, 2 * i, first)
         mem.put_f32(s16, 2 * i + 1, second)
+    simd.store_f32x16(s16 + 4 * (k // 16), simd.zeros_f32x16())
 
 
 @kernel

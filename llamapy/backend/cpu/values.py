@@ -13,7 +13,7 @@ import numpy as np
 from llamapy.native import ByType, compiled, mem, simd
 from llamapy.quants import codec
 
-SCRATCH = 256 + 64 + 64 + 64  # int8 values, scales, minimums of a block, scaled scales
+SCRATCH = 256 + 64 + 64 + 64 + 8 * 32  # 256 int8 values, scales, minimums, scaled scales, running sums
 PLAIN = ("f32", "f16", "bf16")
 
 
@@ -88,6 +88,12 @@ def put_i32_1(address, i, value):
     mem.put_i32(address, i, np.int32(value))
 
 
+def spans_more_than_seven_bits(kind: type[codec.Codec]) -> bool:
+    """Whether the numbers of a type, shifted to start at 0, need a full byte: then they stay signed."""
+    low, high = kind.q_range
+    return high - low > 127
+
+
 def _plain(choices: dict[str, Any]) -> Any:
     return lambda label: choices.get(label, choices["f32"])
 
@@ -96,6 +102,8 @@ is_plain = ByType("is_plain", lambda t: t in PLAIN, 0)
 n_values = ByType("n_values", lambda t: codec.get(t).n_values, 0)
 n_bytes = ByType("n_bytes", lambda t: codec.get(t).n_bytes, 0)
 group = ByType("group", lambda t: codec.get(t).group or 32, 0)
+is_wide = ByType("is_wide", lambda t: spans_more_than_seven_bits(codec.get(t)), 0)
+has_offset = ByType("has_offset", lambda t: codec.get(t).has_min or codec.get(t).q_range[0] != 0, 0)
 lowest = ByType("lowest", lambda t: codec.get(t).q_range[0], 0)
 unpack = ByType("unpack", lambda t: codec.get(t).unpack or no_unpack, 5)
 encode = ByType("encode", lambda t: codec.get(t).encode or no_encode, 6)

@@ -228,3 +228,26 @@ right_u8x32, left_u8x32 = _shift("right_u8x32", "lshr", u8x32), _shift("left_u8x
 def widen_i16x32(b, x):
     """32 signed bytes as 16-bit lanes."""
     return b.sext(x, i16x32.ir)
+
+
+@operation(u8x32, types.uint32)
+def bits_u8x32(b, word):
+    """Byte i is 255 where bit i of the word is set, else 0."""
+    bits = b.bitcast(word, _vector(ir.IntType(1), 32))
+    return b.sext(bits, u8x32.ir)
+
+
+@operation(u8x32, types.int64, u8x32)
+def lookup_u8x32(b, table, index):
+    """Bytes of a table of 16 at an address, by numbers 0 to 15."""
+    kind = _vector(I8, 16)
+    low = b.load(b.inttoptr(table, kind.as_pointer()), align=1, typ=kind)
+    if levels.has("avx2"):
+        return call(b, "llvm.x86.avx2.pshuf.b", u8x32.ir, _join(b, low, low), index)
+    if levels.has("neon"):
+        return _halves(b, lambda i: call(b, "llvm.aarch64.neon.tbl1.v16i8", kind, low, i), index)
+    out = ir.Constant(u8x32.ir, ir.Undefined)
+    for i in range(32):
+        at = b.zext(b.extract_element(index, ir.Constant(I32, i)), I32)
+        out = b.insert_element(out, b.extract_element(low, at), ir.Constant(I32, i))
+    return out

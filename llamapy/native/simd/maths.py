@@ -223,3 +223,20 @@ sqrt_f32x16 = _unary(f32x16, "sqrt", "sqrt")
 def with_sign_f32x16(b, x, sign):
     """|x| with the sign of the other."""
     return call(b, "llvm.copysign.v16f32", f32x16.ir, x, sign)
+
+
+@operation(f32x8, types.uint64)
+def bytes_f32x8(b, word):
+    """The eight unsigned bytes of a word as floats, the lowest first."""
+    return b.uitofp(b.bitcast(word, ir.VectorType(ir.IntType(8), 8)), f32x8.ir)
+
+
+def _load_bytes(name, convert):
+    def body(b, address):
+        kind = ir.VectorType(ir.IntType(8), 16)
+        return getattr(b, convert)(b.load(at(b, address, kind), align=1, typ=kind), f32x16.ir)
+
+    return operation(f32x16, ADDRESS)(named(name, body))
+
+
+load_u8_f32x16, load_i8_f32x16 = _load_bytes("load_u8_f32x16", "uitofp"), _load_bytes("load_i8_f32x16", "sitofp")

@@ -22,9 +22,9 @@ ROWS = 64
 
 @kernel
 def mul_mat_id(node, ith, nth, sync, w, b):
-    """Parameters: bytes a quantized row (0: x is float32 as it is), tables, 1 if the numbers need 8 bits."""
+    """Parameters: bytes a quantized row (0: x is float32 as it is), tables."""
     k, n = rec.ne(node, 1, 0), rec.ne(node, 1, 1)
-    x_size, tables, signed = rec.param(node, 0), rec.param(node, 1), rec.param(node, 2)
+    x_size, tables = rec.param(node, 0), rec.param(node, 1)
     scratch, n_used = rec.private(node, ith), rec.ne(node, 0, 1)
     per_pair = (n + ROWS - 1) // ROWS
     n_chunks = per_pair * n_used * rec.ne(node, 0, 2)
@@ -47,10 +47,7 @@ def mul_mat_id(node, ith, nth, sync, w, b):
                 mem.put_f32(y, r, dots.dot(w, row, rec.nb(node, 1, 0), x, k))
             else:
                 x = rec.shared(node) + (x_row + token * rec.ne(node, 2, 1)) * x_size
-                if signed == 0:
-                    mem.put_f32(y, r, dots.dot_row(w, row, x, k, scratch, tables))
-                else:
-                    mem.put_f32(y, r, dots.dot_row_signed(w, row, x, k, scratch, tables))
+                dots.dot_columns(w, row, x, x_size, 1, k, scratch, tables, y, 0, r)
         chunk = next_chunk(node, sync)
 
 
@@ -63,14 +60,13 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
             return None
         return [
             Step(
-                mul_mat_id, (node, w, x, ids), (0, 0, 0), (w.kind.name, ""), private=values.SCRATCH
+                mul_mat_id, (node, w, x, ids), (0, 0), (w.kind.name, ""), private=values.SCRATCH
             )
         ]
     if w.kind.unpack is None or w.kind.n_values > 256:
         return None
-    low, high = w.kind.q_range
     step = act.quantize_step(x, 1)
-    params = (act.row_bytes(x.ne[0], 1), codec.tables_address(w.kind), int(high - low > 127))
+    params = (act.row_bytes(x.ne[0], 1), codec.tables_address(w.kind))
     product = Step(
         mul_mat_id,
         (node, w, x, ids),

@@ -203,8 +203,7 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
         or x.kind.name != "f32"
     ):
         return None
-    low, high = w.kind.q_range
-    if x.ne[1] <= FEW or high - low > 127:
+    if x.ne[1] <= FEW or values.spans_more_than_seven_bits(w.kind):
         return None
     k = x.ne[0]
     step = act.quantize_step(x, 1)

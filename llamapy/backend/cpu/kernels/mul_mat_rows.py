@@ -13,7 +13,6 @@ from llamapy.backend.cpu import values
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import next_chunk
 from llamapy.graph.tensor import Tensor
-from llamapy.native import mem
 from llamapy.quants import codec
 
 OPS = ("mul_mat",)
@@ -24,7 +23,7 @@ ROWS = 32  # weight rows a chunk
 @kernel
 def mul_mat_rows(node, ith, nth, sync, w, b):
     k, n, m = rec.ne(node, 1, 0), rec.ne(node, 1, 1), rec.ne(node, 2, 1)
-    x_size, tables, signed = rec.param(node, 0), rec.param(node, 1), rec.param(node, 2)
+    x_size, tables = rec.param(node, 0), rec.param(node, 1)
     scratch, x_rows = rec.private(node, ith), rec.shared(node)
     per_plane = (n + ROWS - 1) // ROWS
     n_chunks = per_plane * rec.ne(node, 2, 2) * rec.ne(node, 2, 3)
@@ -39,18 +38,8 @@ def mul_mat_rows(node, ith, nth, sync, w, b):
         out = rec.data(node, 0) + i2 * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3)
         for r in range(first, min(first + ROWS, n)):
             row = rows + r * rec.nb(node, 1, 1)
-            for c in range(m):
-                x = x_rows + (plane * m + c) * x_size
-                if signed == 0:
-                    mem.put_f32(
-                        out + c * rec.nb(node, 0, 1), r, dots.dot_row(w, row, x, k, scratch, tables)
-                    )
-                else:
-                    mem.put_f32(
-                        out + c * rec.nb(node, 0, 1),
-                        r,
-                        dots.dot_row_signed(w, row, x, k, scratch, tables),
-                    )
+            x = x_rows + plane * m * x_size
+            dots.dot_columns(w, row, x, x_size, m, k, scratch, tables, out, rec.nb(node, 0, 1), r)
         chunk = next_chunk(node, sync)
 
 
@@ -63,9 +52,8 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
         or x.kind.name != "f32"
     ):
         return None
-    low, high = w.kind.q_range
     step = act.quantize_step(x, 1)
-    params = (act.row_bytes(x.ne[0], 1), codec.tables_address(w.kind), int(high - low > 127))
+    params = (act.row_bytes(x.ne[0], 1), codec.tables_address(w.kind))
     product = Step(
         mul_mat_rows,
         (node, w, x),
