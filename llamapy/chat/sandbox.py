@@ -9,15 +9,17 @@ own means, loops, `~` and literals by rewriting the syntax tree.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from string import Formatter
 from types import BuiltinMethodType, MethodType
 from typing import Any
 
-from jinja2 import nodes, pass_context
+from jinja2 import Undefined, nodes, pass_context
+from jinja2.compiler import CodeGenerator
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
+from jinja2.lexer import Token, TokenStream
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
@@ -78,10 +80,23 @@ class GenerationTag(Extension):
 
     tags = {"generation"}
 
+    def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
+        """All tokens of the template come by here: a good place to look at the clock."""
+        budget: Budget = self.environment.budget  # type: ignore[attr-defined]
+        return budget.each(stream)
+
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body).set_lineno(line)
+
+
+class _Generator(CodeGenerator):
+    """jinja2's code generator, looking at the clock."""
+
+    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
+        self.environment.budget.tick()  # type: ignore[attr-defined]
+        return super().visit(node, *args, **kwargs)
 
 
 class _Hooks(NodeTransformer):
@@ -115,6 +130,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     """One environment for one template. `budget` must be set anew for every rendering."""
 
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
+
+    code_generator_class = _Generator
 
     def __init__(self) -> None:
         super().__init__(
@@ -173,6 +190,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return guarded
 
     # -- what may be touched
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
+        if attribute.startswith("_"):
+            raise SecurityError(f"reading {attribute!r} of a {type(obj).__name__}")
+        return super().unsafe_undefined(obj, attribute)  # raises when it is used
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         for kind, allowed in METHODS.items():

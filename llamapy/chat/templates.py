@@ -28,7 +28,8 @@ PLAIN = (
     "{% if not loop.last %}{{ '\\n' }}{% endif %}{% endfor %}"
 )
 KEY = "tokenizer.chat_template"
-MAX_SOURCE = 1 << 17  # of characters: compiling takes about 20 us for each
+MAX_SOURCE = 1 << 16
+COMPILE_FACTOR = 5
 WORD = re.compile("[A-Za-z_-]{1,40}")
 Message = Mapping[str, Any]
 Spans = list[tuple[str, bool]]
@@ -37,8 +38,8 @@ Spans = list[tuple[str, bool]]
 class ChatTemplate:
     """A chat template; `source` "" is the plain one. Nothing is compiled before the first use.
 
-    `time_limit` is in seconds, for each rendering. `now` gives the time that `strftime_now` shows.
-    May be shared between threads.
+    `time_limit` is in seconds, for each rendering; compiling may take five times that. `now` gives
+    the time that `strftime_now` shows. May be shared between threads.
     """
 
     def __init__(
@@ -168,6 +169,7 @@ class ChatTemplate:
         if self._compiled is None:
             if len(self.source) > MAX_SOURCE:
                 raise TemplateError(f"the chat template has over {MAX_SOURCE} characters")
+            self._environment.budget = Budget(self.time_limit * COMPILE_FACTOR)
             self._compiled = self._environment.from_string(self.source)
         return self._environment, self._compiled
 
