@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Thread
-from time import sleep
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -90,7 +90,8 @@ class Context:
         self.flash = self._choose_flash(flash_attn)
         self._compiled: OrderedDict[Any, Compiled] = OrderedDict()
         self._stop = self._busy = False
-        self.n_reused = 0
+        self.n_reused = 0  # how often a compiled graph was used again
+        self.compile_seconds = 0.0  # spent on making graphs and compiling them
         self._n_outputs = 0
         self._results = np.empty((0, traced.output.ne[0]), np.float32)
         self._hidden = np.empty((0, model.params.n_embd), np.float32)
@@ -173,8 +174,10 @@ class Context:
             self._compiled.move_to_end(key)
             self.n_reused += 1
             return found
+        start = perf_counter()
         g, logits = self._record(len(part), part.n_outputs, sizes, embeddings=part.ids is None)
         execution = self.engine.prepare(g.graph)
+        self.compile_seconds += perf_counter() - start
         made = Compiled(_used(g), execution)
         if part.n_outputs:
             made.logits = logits

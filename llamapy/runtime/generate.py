@@ -26,14 +26,15 @@ UNTIL_FULL = -2  # of n_predict; -1 is without end
 
 @dataclass
 class Timings:
-    """Counts and seconds. The first token comes out of the prompt's evaluation: `tokens_per_second`
-    counts the evaluations after it."""
+    """Counts and seconds; making and compiling graphs is counted apart. The first token comes out
+    of the prompt's evaluation: `tokens_per_second` counts the evaluations after it."""
 
     prompt_tokens: int = 0
     prompt_seconds: float = 0.0
     eval_tokens: int = 0
     eval_seconds: float = 0.0
     sample_seconds: float = 0.0
+    compile_seconds: float = 0.0
     total_seconds: float = 0.0
 
     @property
@@ -108,6 +109,10 @@ class Generation:
         self.tokenizer = self.model.tokenizer
         self.n_predict, self.context_shift, self.n_keep = n_predict, context_shift, n_keep
         self.special = special
+        if n_predict < UNTIL_FULL:
+            raise UsageError(
+                f"n_predict is {n_predict}; -1 is no limit, -2 until the context is full"
+            )
         ids = self._tokens(prompt, parse_special)
         self.result = Result(ids)
         self.n_past = context.memory.pos_max(0) + 1
@@ -116,6 +121,7 @@ class Generation:
         self.chain = chain or make_chain(self.model, **sampling)
         self.stop_ids, texts = split_stops(stop, control_ids(self.tokenizer, stop))
         self._stream = TextStream(texts)
+        self.shifted = False  # whether positions have been moved
         self._stopped = False
         self._pieces = self._run()
 
@@ -149,7 +155,7 @@ class Generation:
         self.context.abort()
 
     def _run(self) -> Iterator[str]:
-        start = perf_counter()
+        start, compiled = perf_counter(), self.context.compile_seconds
         try:
             self._read_prompt()
             ended = self.n_predict == 0
@@ -169,12 +175,14 @@ class Generation:
             self.result.stop_reason = "interrupted"
             raise
         finally:
-            self.result.timings.total_seconds = perf_counter() - start
+            timings = self.result.timings
+            timings.total_seconds = perf_counter() - start
+            timings.compile_seconds = self.context.compile_seconds - compiled
 
     def _read_prompt(self) -> None:
         """Evaluate the prompt in batches and let the sampler know it."""
         timings, ids = self.result.timings, self.result.prompt_tokens
-        start, size = perf_counter(), self.context.n_batch
+        start, size = self._clock(), self.context.n_batch
         for at in range(0, len(ids), size):
             self._check_stopped()
             last = at + size >= len(ids)
@@ -183,7 +191,7 @@ class Generation:
             )
             self.n_past += len(ids[at : at + size])
         timings.prompt_tokens += len(ids)
-        timings.prompt_seconds += perf_counter() - start
+        timings.prompt_seconds += self._clock() - start
         for token in ids:
             self.chain.accept(token)
 
@@ -220,13 +228,17 @@ class Generation:
 
     def _evaluate(self, token: int) -> None:
         self._check_stopped()
-        start = perf_counter()
+        start = self._clock()
         if self.n_past >= self.context.n_ctx:
             self._shift()
         self._logits = self.context.decode([token], copy=False)
         self.n_past += 1
         self.result.timings.eval_tokens += 1
-        self.result.timings.eval_seconds += perf_counter() - start
+        self.result.timings.eval_seconds += self._clock() - start
+
+    def _clock(self) -> float:
+        """Seconds without those of compiling."""
+        return perf_counter() - self.context.compile_seconds
 
     def _shift(self) -> None:
         """Forget half of the positions after the first n_keep, and move the rest down."""
@@ -236,6 +248,7 @@ class Generation:
         memory.remove(0, keep, keep + n)
         memory.shift(0, keep + n, -1, -n)
         self.n_past -= n
+        self.shifted = True
 
     def _check_stopped(self) -> None:
         if self._stopped:

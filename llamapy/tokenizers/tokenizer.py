@@ -123,8 +123,23 @@ class Tokenizer:
         add_special: put the special tokens that the model wants at the ends (BOS, EOS, CLS, SEP).
         parse_special: texts of control tokens become those tokens; off for text from a user.
         """
-        data = unicode.encode(text) if isinstance(text, str) else text
-        fragments = self._partition.split(data, parse_special)
+        return self.encode_spans([(text, parse_special)], add_special=add_special)
+
+    def encode_spans(
+        self, spans: Iterable[tuple[str | bytes, bool]], *, add_special: bool = True
+    ) -> list[int]:
+        """Ids of a text in parts, each with its own parse_special (a chat prompt: the template's,
+        the user's). Special tokens do not reach over a border; plain text is encoded as if there
+        were none."""
+        fragments: list[special.Fragment] = []
+        for text, parse_special in spans:
+            data = unicode.encode(text) if isinstance(text, str) else text
+            for part in self._partition.split(data, parse_special):
+                before = fragments[-1] if fragments else 0
+                if isinstance(part, bytes) and isinstance(before, bytes):
+                    fragments[-1] = before + part
+                else:
+                    fragments.append(part)
         head, tail = self._ends(add_special)
         if self.vocab.add_space_prefix and self.vocab.algorithm == "spm":
             fragments = _prefix_spaces(fragments)
