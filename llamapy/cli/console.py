@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 Tick = Callable[..., None]
-"""Called as `tick(done)` or `tick(done, total)`."""
+"""Called as `tick(done)`, `tick(done, total)` or `tick(done, total, description)`."""
 
 UNLIMITED_COLUMNS = 10_000
 
@@ -144,7 +144,7 @@ def progress(description: str, total: float | None = None, unit: str = "") -> It
     `unit` "B" shows sizes and speed in bytes; another is shown after the count.
     """
     if not err.is_terminal:
-        yield lambda done, total=None: None
+        yield lambda done, total=None, description=None: None
         return
     from rich import progress as rich_progress
 
@@ -163,9 +163,10 @@ def progress(description: str, total: float | None = None, unit: str = "") -> It
     )
     task = bar.add_task(description, total=total)
 
-    def tick(done: float, total: float | None = None) -> None:
+    def tick(done: float, total: float | None = None, description: str | None = None) -> None:
         bar.start()  # the first time: work that proves needless shows no bar
-        bar.update(task, completed=done, total=total)
+        shown = None if description is None else printable(description)
+        bar.update(task, completed=done, total=total, description=shown)
 
     try:
         yield tick

@@ -121,7 +121,15 @@ class GGUFFile:
         Big-endian files give swapped copies; FileFormatError for types that cannot be swapped.
         """
         info = self.tensor(tensor) if isinstance(tensor, str) else tensor
-        data = self.raw(info)
+        return self._little(info, self.raw(info))
+
+    def piece(self, info: TensorInfo, start: int, n_bytes: int) -> Bytes:
+        """`bytes(info)[start : start + n_bytes]` without the rest; both are whole blocks."""
+        if (info.offset, info.n_bytes) not in self._places or start + n_bytes > info.n_bytes:
+            raise ModelError(f"{self.path}: tensor {shown(info.name)} is of another file")
+        return self._little(info, self._read(info.offset + start, n_bytes))
+
+    def _little(self, info: TensorInfo, data: Bytes) -> Bytes:
         if self.endian == "<":
             return data
         block = endian.swappable(info.type_id)

@@ -84,6 +84,10 @@ class SplitFile:
         info = self.tensor(tensor) if isinstance(tensor, str) else tensor
         return self.parts[info.part].bytes(info)
 
+    def piece(self, info: TensorInfo, start: int, n_bytes: int) -> Bytes:
+        """`bytes(info)[start : start + n_bytes]` without the rest; both are whole blocks."""
+        return self.parts[info.part].piece(info, start, n_bytes)
+
     def close(self) -> None:
         """Let go of all parts."""
         for part in self.parts:
@@ -268,6 +272,22 @@ def write_split(
         return [writer.path]
     if len(groups) > MAX_PARTS:
         raise UsageError(f"{len(groups)} parts, at most {MAX_PARTS} are possible")
+    return write_groups(
+        writer, groups, source, rules=rules, inputs=inputs, overwrite=overwrite, on_done=on_done
+    )
+
+
+def write_groups(
+    writer: GGUFWriter,
+    groups: Sequence[Sequence[TensorInfo]],
+    source: Source = (),
+    *,
+    rules: Rules = "gguf-split",
+    inputs: Iterable[Path] = (),
+    overwrite: bool = True,
+    on_done: Callable[[int], None] | None = None,
+) -> list[str]:
+    """`write_split` for parts that are known already: `groups` are the writer's tensors by part."""
     prefix = writer.path.removesuffix(".gguf")
     paths = [part_name(prefix, i, len(groups)) for i in range(len(groups))]
     layouts = [
