@@ -3,9 +3,9 @@
     python tools/record_chat.py [FOLDER]        # default: fixtures/chat
 
 FOLDER holds `*.jinja` (templates of real models) and `conversations.json` ({name: arguments of
-apply_chat_template}); `expected.json` ({template: {conversation: text or null}}, null where the template
-refuses) and `MANIFEST.toml` are written there. Needs transformers, in a virtual environment of its own: it is
-no dependency of llamapy. The clock is stopped at NOW.
+apply_chat_template}); `expected.json` ({template: {conversation: text or null}}, null where the
+template refuses) and `MANIFEST.toml` are written there. Needs transformers, in a virtual
+environment of its own: it is no dependency of llamapy. The clock is stopped at NOW.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class StoppedClock(datetime):
 
 def renderer(template: str) -> Any:
     """A function from the arguments of apply_chat_template to the text, or None where it raises."""
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast
-    from transformers.utils import chat_template_utils
+    from tokenizers import Tokenizer, models  # type: ignore[import-not-found]
+    from transformers import PreTrainedTokenizerFast  # type: ignore[import-not-found]
+    from transformers.utils import chat_template_utils  # type: ignore[import-not-found]
 
     chat_template_utils.datetime = StoppedClock
     tokenizer = PreTrainedTokenizerFast(
@@ -56,7 +56,7 @@ def renderer(template: str) -> Any:
 
 def record(folder: Path) -> None:
     """Write expected.json and MANIFEST.toml."""
-    import transformers
+    import transformers  # type: ignore[import-not-found]
 
     conversations = json.loads((folder / "conversations.json").read_text())
     expected = {}

@@ -125,9 +125,9 @@ FORBIDDEN = {
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_an_endless_template_is_stopped(name: str) -> None:
-    template = ChatTemplate(ENDLESS[name], time_limit=0.2)
+    template = ChatTemplate(ENDLESS[name], time_limit=0.3)
     start = time.perf_counter()
-    with pytest.raises(TemplateError, match="takes longer than 0.2 s"):
+    with pytest.raises(TemplateError, match="takes longer than"):
         template.render(HI)
     assert time.perf_counter() - start < 10  # without the limit: hours
 
@@ -188,7 +188,7 @@ def test_limits_grow_with_what_the_user_puts_in() -> None:
 
 def test_the_limit_is_for_each_rendering() -> None:
     template = ChatTemplate("{% for i in range(n) %}{% set a = 'x' * 99999 %}{% endfor %}ok")
-    template.time_limit = 0.3
+    template.time_limit = 2
     for _ in range(3):
         assert template.render(HI, n=10) == "ok"
     with pytest.raises(TemplateError):
