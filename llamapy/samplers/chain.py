@@ -21,6 +21,7 @@ from llamapy.samplers._sampler import Breakers, Sampler, Setup
 
 __all__ = [
     "DEFAULT_ORDER",
+    "Breakers",
     "Candidates",
     "Chain",
     "SamplerParams",

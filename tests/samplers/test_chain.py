@@ -262,3 +262,45 @@ def test_probabilities_and_biases_as_llama_cpp(peer_chain: Callable) -> None:
         assert ours.sample(logits) == theirs.token
         assert ours.last is not None and ours.last.ids.tolist() == left["id"].tolist()
         np.testing.assert_allclose(ours.last.probs, left["p"], rtol=1e-5)
+
+
+@pytest.mark.peer
+@pytest.mark.model
+def test_dry_with_breakers_as_llama_cpp(peer, smollm2, peer_chain: Callable) -> None:
+    """Breakers are found in a real vocabulary, and the same tokens are penalized."""
+    from llamapy.samplers.dry import breaker_sequences
+
+    breakers = ["\n", ":", '"', "*", "dark"]
+    with peer.open(smollm2, vocab_only=True) as model:
+        texts = (ctypes.c_char_p * len(breakers))(*(b.encode() for b in breakers))
+        pointer = ctypes.cast(texts, ctypes.c_void_p)
+        theirs = peer_chain(
+            ("dry", model.vocab, 0.8, 1.75, 2, 60, pointer, len(breakers)), ("greedy",)
+        )
+        pieces = [model.detokenize([token]) for token in range(model.n_vocab)]
+        found = breaker_sequences(
+            breakers,
+            pieces,
+            lambda text: model.tokenize(text, add_special=False, parse_special=False),
+        )
+        assert any(() in tails for tails in found.values())
+        assert any(tail for tails in found.values() for tail in tails)  # some take two tokens
+        params = SamplerParams(temp=0, dry_multiplier=0.8, dry_penalty_last_n=60)
+        ours = Chain(params, model.n_vocab, dry_breakers=found)
+        text = 'the dark cat: sat on the *dark* cat\nsat on "the dark cat sat on the mat da rk cat'
+        tokens, rng = model.tokenize(text, add_special=False), np.random.default_rng(1)
+        logits = np.zeros(model.n_vocab, np.float32)
+        touched = 0
+        for _ in range(100):
+            for token in rng.choice(tokens, 5):
+                ours.accept(int(token))
+                theirs.accept(int(token))
+            for at in (rng.integers(len(tokens)) for _ in range(3)):
+                for token in tokens[at : at + 4]:
+                    ours.accept(token)
+                    theirs.accept(token)
+            left = theirs.apply(logits)
+            assert ours.sample(logits) == theirs.token
+            np.testing.assert_allclose(ours.last.logits, left["logit"], rtol=1e-6)
+            touched += int((left["logit"] < 0).sum())
+        assert touched > 20
