@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -148,7 +149,7 @@ def _take_file_value(name: str, value: Any, chosen: dict[str, Any]) -> None:
 def _check(option: str, value: Any, low: float, high: float, *, whole: bool) -> None:
     """UsageError unless `value` is a number in [low, high] (and a whole one if asked)."""
     kind = "a whole number" if whole else "a number"
-    fits = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    fits = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
     if not fits or not low <= value <= high:  # NaN compares false
         raise UsageError(f"{option} {value!r}: must be {kind} {_range_text(low, high)}")
 
