@@ -26,6 +26,7 @@ Shift = Annotated[
     bool, Option("--context-shift", help="When the context is full, forget a part and go on.")
 ]
 Keep = Annotated[int, Option("--keep", min=0, metavar="N", help="Positions never forgotten.")]
+IgnoreEos = Annotated[bool, Option("--ignore-eos", help="Go on past the end of an answer.")]
 Escape = Annotated[bool, Option("--escape/--no-escape", help="\\n and the like in -p count.")]
 Bos = Annotated[bool, Option("--bos/--no-bos", help="With --raw: begin as the model wants.")]
 
@@ -59,6 +60,7 @@ def main(
     json: options.Json = False,
     context_shift: Shift = False,
     keep: Keep = 0,
+    ignore_eos: IgnoreEos = False,
     escape: Escape = True,
     bos: Bos = True,
 ) -> None:
@@ -90,6 +92,7 @@ def main(
             "min_p": min_p,
             "penalty_repeat": repeat_penalty,
             "penalty_last_n": repeat_last_n,
+            "ignore_eos": ignore_eos,
         },
         generation={
             "n_predict": predict,
