@@ -225,6 +225,7 @@ def _files(
         value = space.get(name)
         members = [value]
         if isinstance(value, ModuleType) and value.__name__.startswith("llamapy."):
+            files.add(str(value.__file__))  # for its constants
             members = [vars(value).get(n) for n in names]
         for member in members:
             for inner in _inner(member, labels):

@@ -238,7 +238,7 @@ def _nearest(b, value):
 
 @_operation("nearest", i32x8, f32x8)
 def nearest(b, value):
-    """Whole numbers, halves to even: ggml's nearest_int. Beyond 2 ** 22 the same garbage as there."""
+    """ggml's nearest_int: halves to even; beyond 2 ** 22 the same garbage as there."""
     return _nearest(b, value)
 
 

@@ -11,17 +11,25 @@ from llamapy.native import compiled, mem, simd
 FEW = 8  # up to so many columns, weights are read row by row; above, as panels
 
 
+def row_scratch(k: int) -> int:
+    """Bytes of scratch that a weight row of k values needs: numbers, scales, minimums, and 64 for scaled scales."""
+    return k + 2 * 4 * (k // 16 + 16) + 64 + 64
+
+
 @compiled
-def fill(w, row, b, live, q, s, m, tables):
-    """Unpack the b-th run of 256 values of a row (`live` of them exist): numbers, and a scale and minimum a group."""
+def fill(w, row, k, q, s, m, tables):
+    """Unpack a row: k numbers, and a scale and a minimum a group; sixteen zeros after these.
+
+    The whole row at once, because what has been written in small pieces must be out of the store buffer before it can
+    be read in large ones.
+    """
     per_block = values.n_values(w) // values.group(w)
-    for i in range(live // values.n_values(w)):
-        block = row + (b * (256 // values.n_values(w)) + i) * values.n_bytes(w)
-        at = 4 * i * per_block
-        values.unpack(w, block, q + i * values.n_values(w), s + at, m + at, tables)
-    for i in range(live // values.group(w), 256 // values.group(w)):
-        mem.put_f32(s, i, np.float32(0))
-        mem.put_f32(m, i, np.float32(0))
+    for b in range(k // values.n_values(w)):
+        at = 4 * b * per_block
+        values.unpack(w, row + b * values.n_bytes(w), q + b * values.n_values(w), s + at, m + at, tables)
+    end = 4 * (k // values.group(w))
+    simd.store_f32x16(s + end, simd.zeros_f32x16())
+    simd.store_f32x16(m + end, simd.zeros_f32x16())
 
 
 @compiled
@@ -35,34 +43,39 @@ def group_dots(w, q, x):
 
 
 @compiled
-def scaled_groups(w, q, s, m, t, d, sums, half, acc):
+def scaled_groups(w, s, m, d, sums, t, acc):
     """Eight groups at once: t = scale * (scale of x); acc minus minimum * (sum of x)."""
-    scale = simd.load_f32x8(s + 32 * half)
-    simd.store_f32x8(t + 32 * half, scale * simd.load_f32x8(d + 32 * half))
+    scale = simd.load_f32x8(s)
+    simd.store_f32x8(t, scale * simd.load_f32x8(d))
     if values.has_offset(w):
         low = simd.splat_f32x8(np.float32(0 if values.is_wide(w) else values.lowest(w)))
-        minimum = scale * low - simd.load_f32x8(m + 32 * half)
-        acc = simd.fma_f32x8(minimum, simd.load_f32x8(sums + 32 * half), acc)
+        minimum = scale * low - simd.load_f32x8(m)
+        acc = simd.fma_f32x8(minimum, simd.load_f32x8(sums), acc)
     return acc
 
 
 @compiled
-def add_run(w, q, s, m, t, x, k, b, live, acc):
-    """acc + the products of a run of 256 values (unpacked at q, s, m) with the same run of a quantized row."""
+def dot_filled(w, q, s, m, t, x, k):
+    """The products of an unpacked row with a quantized row."""
+    a, b = simd.zeros_f32x8(), simd.zeros_f32x8()
     if values.group(w) == 32:
-        d, sums = act.scales_32(x, k, 1) + 32 * b, act.sums_32(x, k, 1) + 32 * b
-        acc = scaled_groups(w, q, s, m, t, d, sums, 0, acc)
+        d, sums = act.scales_32(x, k, 1), act.sums_32(x, k, 1)
     else:
-        d, sums = act.scales_16(x, k, 1) + 64 * b, act.sums_16(x, k, 1) + 64 * b
-        acc = scaled_groups(w, q, s, m, t, d, sums, 0, acc)
-        acc = scaled_groups(w, q, s, m, t, d, sums, 1, acc)
-    other, n, x = simd.zeros_f32x8(), live // 32, x + 256 * b
-    for j in range(0, n - 1, 2):
-        acc = simd.fma_f32x8(group_dots(w, q + 32 * j, x + 32 * j), lane_scales(w, t, j), acc)
-        other = simd.fma_f32x8(group_dots(w, q + 32 * j + 32, x + 32 * j + 32), lane_scales(w, t, j + 1), other)
-    if n % 2 == 1:
-        acc = simd.fma_f32x8(group_dots(w, q + 32 * n - 32, x + 32 * n - 32), lane_scales(w, t, n - 1), acc)
-    return acc + other
+        d, sums = act.scales_16(x, k, 1), act.sums_16(x, k, 1)
+    for run in range((k + 255) // 256):
+        at = 32 * run * (32 // values.group(w))
+        a = scaled_groups(w, s + at, m + at, d + at, sums + at, t, a)
+        if values.group(w) == 16:
+            b = scaled_groups(w, s + at + 32, m + at + 32, d + at + 32, sums + at + 32, t + 32, b)
+        y, z = q + 256 * run, x + 256 * run
+        if k - 256 * run >= 256:
+            for j in range(0, 8, 2):
+                a = simd.fma_f32x8(group_dots(w, y + 32 * j, z + 32 * j), lane_scales(w, t, j), a)
+                b = simd.fma_f32x8(group_dots(w, y + 32 * j + 32, z + 32 * j + 32), lane_scales(w, t, j + 1), b)
+        else:
+            for j in range((k - 256 * run) // 32):
+                a = simd.fma_f32x8(group_dots(w, y + 32 * j, z + 32 * j), lane_scales(w, t, j), a)
+    return simd.total_f32x8(a + b)
 
 
 @compiled
@@ -74,18 +87,13 @@ def lane_scales(w, t, j):
 
 @compiled
 def dot_columns(w, row, x, x_size, m, k, scratch, tables, out, out_stride, r):
-    """One weight row of k values times m (up to FEW) quantized rows: out[c, r]. A run is unpacked once for all."""
-    q, s, mins, t, accs = scratch, scratch + 256, scratch + 320, scratch + 384, scratch + 448
+    """One weight row of k values times m quantized rows: out[c, r]. The row is unpacked once for all."""
+    t, q = scratch, scratch + 64
+    s = q + k
+    minimums = s + 4 * (k // 16 + 16)
+    fill(w, row, k, q, s, minimums, tables)
     for c in range(m):
-        simd.store_f32x8(accs + 32 * c, simd.zeros_f32x8())
-    for b in range((k + 255) // 256):
-        live = min(256, k - 256 * b)
-        fill(w, row, b, live, q, s, mins, tables)
-        for c in range(m):
-            acc = simd.load_f32x8(accs + 32 * c)
-            simd.store_f32x8(accs + 32 * c, add_run(w, q, s, mins, t, x + c * x_size, k, b, live, acc))
-    for c in range(m):
-        mem.put_f32(out + c * out_stride, r, simd.total_f32x8(simd.load_f32x8(accs + 32 * c)))
+        mem.put_f32(out + c * out_stride, r, dot_filled(w, q, s, minimums, t, x + c * x_size, k))
 
 
 @compiled

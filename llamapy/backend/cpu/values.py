@@ -13,7 +13,7 @@ import numpy as np
 from llamapy.native import ByType, compiled, mem, simd
 from llamapy.quants import codec
 
-SCRATCH = 256 + 64 + 64 + 64 + 8 * 32  # 256 int8 values, scales, minimums, scaled scales, running sums
+SCRATCH = 256 + 64 + 64  # the int8 values, scales and minimums of a block
 PLAIN = ("f32", "f16", "bf16")
 
 

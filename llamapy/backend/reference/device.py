@@ -12,6 +12,7 @@ import numpy as np
 
 from llamapy.backend.backend import Backend, Buffer, BufferType, Program, host_memory
 from llamapy.backend.reference.values import Rows, blocks, can_encode, decode, encode
+from llamapy.core import settings
 from llamapy.core.errors import Aborted
 from llamapy.graph.op import Op
 from llamapy.graph.tensor import Tensor
@@ -33,9 +34,10 @@ class Reference(Backend):
     name = "reference"
     buffer_type = MEMORY
 
-    def __init__(self, *, cache_bytes: int = 4 << 30, reads_host: bool = True) -> None:
+    def __init__(self, *, cache_bytes: int | None = None, reads_host: bool = True) -> None:
         self.reads_host = reads_host
-        self.weights = _Weights(cache_bytes)
+        limit = settings.reference_cache_bytes() if cache_bytes is None else cache_bytes
+        self.weights = _Weights(limit)
         self.stopped = False
 
     def memory(self) -> tuple[int, int]:

@@ -74,11 +74,8 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     repeats = int(node.op is not None and node.op.name == "repeat")
     if kinds == ("i32", "i32"):
         return [Step(copy_bits, (node, x), (repeats,), types=kinds)]
-    if kinds[0] == "i32" or (kinds[1] == "i32" and kinds[0] not in values.PLAIN):
-        return None
-    if all(k in NUMBERS for k in kinds) and (
-        repeats or x.ne != node.ne or kinds[1] == "i32" or not node.contiguous_rows
-    ):
+    as_elements = repeats or "i32" in kinds or x.ne != node.ne or not node.contiguous_rows
+    if all(k in NUMBERS for k in kinds) and as_elements:
         return [Step(copy_elements, (node, x), (repeats,), types=kinds)]
     if (
         x.ne != node.ne

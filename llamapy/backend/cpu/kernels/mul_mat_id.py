@@ -60,7 +60,7 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
             return None
         return [
             Step(
-                mul_mat_id, (node, w, x, ids), (0, 0), (w.kind.name, ""), private=values.SCRATCH
+                mul_mat_id, (node, w, x, ids), (0, 0), (w.kind.name, ""), private=64
             )
         ]
     if w.kind.unpack is None or w.kind.n_values > 256:
@@ -73,7 +73,7 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
         params,
         (w.kind.name, ""),
         step.shared,
-        values.SCRATCH,
+        dots.row_scratch(x.ne[0]),
         takes=step.leaves,
     )
     return [step, product]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from llamapy.backend.cpu import activations as act
 from llamapy.backend.cpu import dots
 from llamapy.backend.cpu import record as rec
-from llamapy.backend.cpu import values
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import next_chunk
 from llamapy.graph.tensor import Tensor
@@ -60,7 +59,7 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
         params,
         (w.kind.name, ""),
         step.shared,
-        values.SCRATCH,
+        dots.row_scratch(x.ne[0]),
         takes=step.leaves,
     )
     return [step, product]
