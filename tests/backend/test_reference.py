@@ -12,7 +12,7 @@ from gguf.quants import quantize as gguf_quantize
 from llamapy.backend.backend import Buffer, BufferType, aligned
 from llamapy.backend.reference import Reference
 from llamapy.backend.reference.values import Rows, blocks, decode, encode
-from llamapy.core.errors import QuantError
+from llamapy.core.errors import QuantError, UsageError
 from llamapy.graph import Builder, Tensor
 from llamapy.quants import codec
 
@@ -48,15 +48,16 @@ def test_quantized_rows_are_those_of_gguf():
     assert np.array_equal(got.view(np.uint8).reshape(want.shape), want)
 
 
-def test_types_that_cannot_be_written_are_said_to_be_unsupported():
-    backend = Reference()
-    for kind in codec.registry().values():
-        node = Builder().cast(Tensor("f32", (256, 2)), kind.name)
-        if backend.supports_op(node):
-            assert encode(kind, np.ones((2, 256), "f4")).dtype == kind.block
-        else:
-            with pytest.raises(QuantError, match=kind.name):
-                encode(kind, np.ones((2, 256), "f4"))
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16", "i32", "q8_0", "iq2_xxs", "iq1_s"])
+def test_types_that_cannot_be_written_are_said_to_be_unsupported(name):
+    """Some need to be told what matters in the numbers."""
+    kind = codec.get(name)
+    if Reference().supports_op(Builder().cast(Tensor("f32", (256, 2)), name)):
+        assert encode(kind, np.ones((2, 256), "f4")).dtype == kind.block
+    else:
+        assert name.startswith("iq")
+        with pytest.raises(QuantError, match=name):
+            encode(kind, np.ones((2, 256), "f4"))
 
 
 def test_integers_pass_unchanged():
@@ -148,3 +149,11 @@ def test_overlapping_copies_within_a_cache():
 def test_free_memory_is_less_than_all():
     free, total = Reference().memory()
     assert 0 <= free <= total
+
+
+def test_the_limit_can_be_set_from_outside(monkeypatch):
+    monkeypatch.setenv("LLAMAPY_REFERENCE_CACHE", "7")
+    assert Reference().weights.limit == 7 << 20
+    monkeypatch.setenv("LLAMAPY_REFERENCE_CACHE", "all of it")
+    with pytest.raises(UsageError, match="all of it"):
+        Reference()

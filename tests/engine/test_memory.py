@@ -274,7 +274,7 @@ def lives(g):
     return found
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(seeds)
 def test_live_tensors_never_share_bytes(seed):
     g = random_graph(np.random.default_rng(seed), 40)
@@ -298,7 +298,7 @@ def reads(node):
     return node.src if node.op.computes else ()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(seeds)
 def test_random_graphs_give_what_they_give_without_reuse(seed):
     rng = np.random.default_rng(seed)

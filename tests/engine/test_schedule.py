@@ -265,7 +265,7 @@ def test_the_description_names_backends_copies_and_reasons():
 # -- results --------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(st.integers(0, 1 << 30))
 def test_however_a_graph_is_cut_its_results_are_the_same(seed):
     r = np.random.default_rng(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llamapy.backend.backend import Buffer, BufferType, aligned
@@ -60,6 +60,7 @@ def test_a_size_of_zero_has_no_bytes():
     assert Tensor("f32", (4, 0)).n_bytes == 0
 
 
+@settings(max_examples=50)
 @given(sizes, st.permutations(range(4)), st.data())
 def test_permuted_cut_and_turned_views(ne, axes, data):
     g, leaf = Builder(), Tensor("f32", ne)

@@ -20,15 +20,17 @@ from llamapy.graph.tensor import Tensor
 Array = np.ndarray[Any, Any]
 Source = Callable[[], Any]
 
-MEMORY = BufferType(
-    "reference", host=False
-)  # in truth plain memory, which the CPU backend is not told
+# In truth plain memory; that the CPU backend is not told makes splits and copies real.
+MEMORY = BufferType("reference", host=False)
 
 
 class Reference(Backend):
-    """cache_bytes: how much of the weights is kept decoded (what does not fit is decoded at every
-    use). reads_host: whether it reads plain memory (mapped files) in place; False makes it behave
-    like a device with memory of its own.
+    """Runs numpy meanings.
+
+    cache_bytes  how much of the weights is kept decoded; what does not fit is decoded at every use.
+                 None takes LLAMAPY_REFERENCE_CACHE
+    reads_host   whether it reads plain memory (mapped files) in place; False makes it behave like a
+                 device with memory of its own
     """
 
     name = "reference"
