@@ -6,13 +6,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from llamapy.quants.api import dequantize as dequantize
+    from llamapy.quants.api import quantize as quantize
+    from llamapy.runtime.context import Context as Context
+    from llamapy.runtime.model import Model as Model
     from llamapy.tasks.inspect import open_gguf as open_gguf
 
 __version__ = "0.1.0"
 
 # Public names and where they live; loaded when first used, so that `import llamapy` stays light.
 _PUBLIC = {
+    "Context": "llamapy.runtime.context",
+    "Model": "llamapy.runtime.model",
+    "dequantize": "llamapy.quants.api",
     "open_gguf": "llamapy.tasks.inspect",
+    "quantize": "llamapy.quants.api",
 }
 
 

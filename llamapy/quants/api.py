@@ -209,7 +209,7 @@ def _check_overflow(rows: NDArray[np.float32], out: NDArray[np.uint8], kind: typ
 def _whole_shape(shape: tuple[int, ...], n_values: int, kind: type[Codec]) -> tuple[int, ...]:
     """`shape` with its -1, if any, worked out. QuantError if it does not fit."""
     known = int(np.prod([n for n in shape if n != -1]))
-    if -1 in shape and known and n_values % known == 0:
+    if shape.count(-1) == 1 and known and n_values % known == 0:
         shape = tuple(n_values // known if n == -1 else n for n in shape)
     if any(n < 0 for n in shape) or int(np.prod(shape)) != n_values:
         raise QuantError(f"{n_values} values of {kind.name} do not fill the shape {shape}")
