@@ -37,12 +37,14 @@ class Dist(Sampler):
 
     def apply(self, c: Candidates) -> None:
         draw = self.random.uniform()
-        weights = exp_f32(c.logits - c.peak()).astype(np.float64)
+        relative = c.logits - c.peak()
         if len(c) <= SMALL:
+            weights = exp_f32(relative).astype(np.float64)
             sums = np.cumsum(weights)
             total = sums[-1]
             c.selected = int(np.searchsorted(sums, total * draw, side="left"))
         else:
+            weights = np.exp(relative).astype(np.float64)
             total, c.selected = _walk_blocks(weights, draw)
         c.probs = (weights / total).astype(np.float32)
 
