@@ -88,10 +88,15 @@ def check(batch: Batch, memory: Positions, *, n_vocab: int, n_embd: int, n_seq_m
     if n == 0:
         raise BatchError("the batch is empty")
     seqs = _sequences(batch.sequences, n, n_seq_max)
-    last = {int(s): memory.pos_max(int(s)) for s in np.flatnonzero(seqs.any(axis=0))}
-    pos = _positions(batch, n, seqs, last)
-    _check_order(pos, seqs, last)
-    first = seqs.argmax(axis=1)
+    if isinstance(batch.sequences, int) and batch.positions is None:  # one text that goes on
+        seq = batch.sequences
+        pos = np.arange(n, dtype=np.int32) + (memory.pos_max(seq) + 1)
+        first = np.full(n, seq)
+    else:
+        last = {int(s): memory.pos_max(int(s)) for s in np.flatnonzero(seqs.any(axis=0))}
+        pos = _positions(batch, n, seqs, last)
+        _check_order(pos, seqs, last)
+        first = seqs.argmax(axis=1)
     return Tokens(ids, embeddings, pos, seqs, first, _wanted(batch.outputs, n, first))
 
 
@@ -101,9 +106,8 @@ def _ids(batch: Batch, n_vocab: int) -> Ints | None:
     given = np.asarray(batch.tokens)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise BatchError("tokens must be a list of integers")
-    wrong = (given < 0) | (given >= n_vocab)
-    if wrong.any():
-        at = int(wrong.argmax())
+    if given.size and not 0 <= given.min() <= given.max() < n_vocab:
+        at = int(((given < 0) | (given >= n_vocab)).argmax())
         raise BatchError(f"token {at} of the batch is {given[at]}; ids go from 0 to {n_vocab - 1}")
     return given.astype(np.int32)
 
@@ -118,6 +122,10 @@ def _embeddings(batch: Batch, n_embd: int) -> Floats | None:
 
 
 def _sequences(given: Sequences | Ints, n: int, n_seq_max: int) -> Bools:
+    if isinstance(given, int) and 0 <= given < n_seq_max:
+        seqs = np.zeros((n, n_seq_max), np.bool_)
+        seqs[:, given] = True
+        return seqs
     if isinstance(given, (int, np.integer)):
         given = [int(given)] * n
     if len(given) != n:
@@ -143,9 +151,6 @@ def _positions(batch: Batch, n: int, seqs: Bools, last: dict[int, int]) -> Ints:
         return pos.astype(np.int32)
     following = {seq: end + 1 for seq, end in last.items()}
     pos = np.empty(n, np.int32)
-    if len(following) == 1:
-        pos[:] = np.arange(n) + next(iter(following.values()))
-        return pos
     for i in range(n):
         mine = [int(s) for s in np.flatnonzero(seqs[i])]
         pos[i] = following[mine[0]]
@@ -177,7 +182,7 @@ def _wanted(outputs: Any, n: int, first: np.ndarray[Any, Any]) -> Bools:
             raise BatchError(f"outputs are {outputs!r}, not last, all or none")
         wanted = np.full(n, outputs == "all")
         if outputs == "last":
-            for seq in np.unique(first):
+            for seq in set(first.tolist()):
                 wanted[np.flatnonzero(first == seq)[-1]] = True
         return wanted
     wanted = np.asarray(outputs, np.bool_)

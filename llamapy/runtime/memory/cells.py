@@ -66,6 +66,8 @@ class Cells:
 
     def pos_max(self, seq: int) -> int:
         """The greatest position of the sequence; -1 if it has none."""
+        if self.n_seq_max == 1:
+            return int(self.pos.max())
         held = self.pos[self.seqs[:, seq]]
         return int(held.max()) if len(held) else -1
 
@@ -87,6 +89,8 @@ class Cells:
         return np.concatenate([found[first : first + n], found[: max(0, n - (len(found) - first))]])
 
     def _out_of_sight(self, window: int) -> Bools:
+        if self.n_seq_max == 1:
+            return self.pos <= self.pos_max(0) + 1 - window
         hidden = np.zeros(self.n, np.bool_)
         alone = self.seqs.sum(axis=1) == 1
         for seq in np.flatnonzero(self.seqs.any(axis=0)):

@@ -115,6 +115,9 @@ class KV(Memory):
         yield self
 
     def plan(self, parts: Sequence[Tokens]) -> list[Any] | None:
+        if len(parts) == 1:
+            ids = self.cells.find(len(parts[0]), self.window)
+            return None if ids is None else [(ids,)]
         saved, slots = self.cells.save(), []
         try:
             for part in parts:

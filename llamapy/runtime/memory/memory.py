@@ -141,9 +141,10 @@ def mask(layer: Layer, part: Tokens, pos: Ints, seqs: Bools) -> Array:
 
     0 is seen, -inf hidden; with ALiBi seen cells have minus their distance.
     """
-    visible = seqs[:, part.seq].T if len(set(part.seq.tolist())) > 1 else seqs[:, part.seq[0]][None]
+    same = len(part) == 1 or len(set(part.seq.tolist())) == 1
+    visible = seqs[:, part.seq[0]][None] if same else seqs[:, part.seq].T
     distance = part.pos[:, None] - pos[None]
-    hidden = ~visible | (pos < 0)[None]
+    hidden = ~visible
     if layer.causal:
         hidden = hidden | (distance < 0)
     if layer.window:
