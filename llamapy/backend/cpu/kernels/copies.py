@@ -30,7 +30,10 @@ def copy_rows(node, ith, nth, sync, a, b):
     first, last = block_of(rec.n_rows(node, 0), ith, nth)
     for r in range(first, last):
         x, y = rec.like_row_address(node, 1, r), rec.row_address(node, 0, r)
-        if rec.nb(node, 1, 0) == values.n_bytes(a):
+        if rec.param(node, 2) == 1:
+            for i in range(n):
+                mem.put_f32(flat, i, values.load_1(a, element(node, 1, r * n + i), 0))
+        elif rec.nb(node, 1, 0) == values.n_bytes(a):
             values.row_to_f32(a, x, flat, n, scratch, rec.param(node, 0))
         else:
             for i in range(n):
@@ -77,15 +80,14 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     as_elements = repeats or "i32" in kinds or x.ne != node.ne or not node.contiguous_rows
     if all(k in NUMBERS for k in kinds) and as_elements:
         return [Step(copy_elements, (node, x), (repeats,), types=kinds)]
-    if (
-        x.ne != node.ne
-        or not node.contiguous_rows
-        or not (x.contiguous_rows or kinds[0] in values.PLAIN)
-    ):
+    reshaped = int(x.ne != node.ne)
+    if not node.contiguous_rows or not (x.contiguous_rows or kinds[0] in values.PLAIN):
+        return None
+    if reshaped and kinds[0] not in values.PLAIN:
         return None
     if not all(_convertible(k, to) for k, to in zip(kinds, (False, True))):
         return None
-    params = (codec.tables_address(x.kind), codec.tables_address(node.kind))
+    params = (codec.tables_address(x.kind), codec.tables_address(node.kind), reshaped)
     return [
         Step(copy_rows, (node, x), params, types=kinds, private=values.SCRATCH + 4 * node.ne[0])
     ]
