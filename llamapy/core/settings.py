@@ -43,3 +43,8 @@ def reference_cache_bytes() -> int:
 def debug() -> bool:
     """LLAMAPY_DEBUG: 1 shows Python tracebacks of errors instead of one line."""
     return os.environ.get("LLAMAPY_DEBUG", "") not in ("", "0")
+
+
+def activation_bits() -> int:
+    """LLAMAPY_ACTIVATIONS: 16 (default) or 8, the bits that prefill rounds activations to."""
+    return 8 if os.environ.get("LLAMAPY_ACTIVATIONS", "").strip() == "8" else 16

@@ -26,7 +26,9 @@ def fill(w, row, k, q, s, m, tables):
     per_block = values.n_values(w) // values.group(w)
     for b in range(k // values.n_values(w)):
         at = 4 * b * per_block
-        values.unpack(w, row + b * values.n_bytes(w), q + b * values.n_values(w), s + at, m + at, tables)
+        values.unpack(
+            w, row + b * values.n_bytes(w), q + b * values.n_values(w), s + at, m + at, tables
+        )
     end = 4 * (k // values.group(w))
     simd.store_f32x16(s + end, simd.zeros_f32x16())
     simd.store_f32x16(m + end, simd.zeros_f32x16())
@@ -71,7 +73,9 @@ def dot_filled(w, q, s, m, t, x, k):
         if k - 256 * run >= 256:
             for j in range(0, 8, 2):
                 a = simd.fma_f32x8(group_dots(w, y + 32 * j, z + 32 * j), lane_scales(w, t, j), a)
-                b = simd.fma_f32x8(group_dots(w, y + 32 * j + 32, z + 32 * j + 32), lane_scales(w, t, j + 1), b)
+                b = simd.fma_f32x8(
+                    group_dots(w, y + 32 * j + 32, z + 32 * j + 32), lane_scales(w, t, j + 1), b
+                )
         else:
             for j in range((k - 256 * run) // 32):
                 a = simd.fma_f32x8(group_dots(w, y + 32 * j, z + 32 * j), lane_scales(w, t, j), a)

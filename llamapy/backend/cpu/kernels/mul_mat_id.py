@@ -58,11 +58,7 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     if w.kind.name in values.PLAIN:
         if not x.contiguous_rows:
             return None
-        return [
-            Step(
-                mul_mat_id, (node, w, x, ids), (0, 0), (w.kind.name, ""), private=64
-            )
-        ]
+        return [Step(mul_mat_id, (node, w, x, ids), (0, 0), (w.kind.name, ""), private=64)]
     if w.kind.unpack is None or w.kind.n_values > 256:
         return None
     step = act.quantize_step(x, 1)

@@ -1,0 +1,69 @@
+"""Panels of pairs: for each two values of k the two 16-bit numbers of row 0 ... of row 15 (64 bytes).
+
+They meet activations of 16 bits: products cannot saturate, and the rounding of activations is as good as none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llamapy.backend.cpu import values
+from llamapy.backend.cpu.panels.groups import ROWS, add_group, group_scales, group_sums
+from llamapy.native import compiled, mem, simd
+
+BYTES = 2  # a value in the panel, and an activation
+
+
+@compiled
+def pack(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables):
+    """Interleave rows as pairs of 16-bit numbers; scales and negated minimums beside. Missing rows: the last."""
+    q, s, m = scratch, scratch + 256, scratch + 320
+    per = values.n_values(w) // values.group(w)
+    for r in range(ROWS):
+        row = rows + min(r, live - 1) * stride
+        for b in range(k // values.n_values(w)):
+            values.unpack(w, row + b * values.n_bytes(w), q, s, m, tables)
+            words = panel + 2 * b * values.n_values(w) * ROWS + 4 * r
+            for i in range(values.n_values(w) // 2):
+                low = np.uint32(np.uint16(np.int16(mem.i8(q, 2 * i))))
+                high = np.uint32(np.uint16(np.int16(mem.i8(q, 2 * i + 1))))
+                mem.put_u32(words, i * ROWS, low | (high << np.uint32(16)))
+            for j in range(per):
+                at = (b * per + j) * ROWS + r
+                mem.put_f32(s_out, at, mem.f32(s, j))
+                mem.put_f32(m_out, at, -mem.f32(m, j))
+
+
+@compiled
+def four_columns(w, panel, scales, minimums, x0, x1, x2, x3, k, out):
+    """Sixteen rows times four columns (their rows at x0 ... x3): out[c, 0..15]."""
+    d, t = group_scales(w, x0, k, 2), group_sums(w, x0, k, 2)
+    c0, c1, c2, c3 = (
+        simd.zeros_f32x16(),
+        simd.zeros_f32x16(),
+        simd.zeros_f32x16(),
+        simd.zeros_f32x16(),
+    )
+    for g in range(k // values.group(w)):
+        i0, i1, i2, i3 = (
+            simd.zeros_i32x16(),
+            simd.zeros_i32x16(),
+            simd.zeros_i32x16(),
+            simd.zeros_i32x16(),
+        )
+        for step in range(values.group(w) // 2):
+            place = g * values.group(w) + 2 * step
+            u = simd.load_i16x32(panel + 2 * ROWS * place)
+            i0 = simd.pair_step(i0, u, simd.pair_i16x32(x0 + 2 * place))
+            i1 = simd.pair_step(i1, u, simd.pair_i16x32(x1 + 2 * place))
+            i2 = simd.pair_step(i2, u, simd.pair_i16x32(x2 + 2 * place))
+            i3 = simd.pair_step(i3, u, simd.pair_i16x32(x3 + 2 * place))
+        s, m = simd.load_f32x16(scales + 64 * g), simd.load_f32x16(minimums + 64 * g)
+        c0 = add_group(c0, i0, s, m, d, t, g)
+        c1 = add_group(c1, i1, s, m, d + (x1 - x0), t + (x1 - x0), g)
+        c2 = add_group(c2, i2, s, m, d + (x2 - x0), t + (x2 - x0), g)
+        c3 = add_group(c3, i3, s, m, d + (x3 - x0), t + (x3 - x0), g)
+    simd.store_f32x16(out, c0)
+    simd.store_f32x16(out + 64, c1)
+    simd.store_f32x16(out + 128, c2)
+    simd.store_f32x16(out + 192, c3)
