@@ -26,20 +26,26 @@ BLOCK = 32  # keys a block
 FLOOR = -1e30  # less than any score, yet finite: masked lanes need no special case
 
 SKIP, WHOLE, MASKED = 0, 1, 2
+HIDDEN = 0xFC00FC00FC00FC00  # four times minus infinity in halves
 
 
 @compiled
 def classify(node, head, i3, query, live, first, n):
-    """How the mask treats keys first .. first + n for these queries."""
+    """How the mask treats keys first .. first + n for these queries (four halves a word)."""
     if rec.data(node, 4) == 0:
         return WHOLE
+    hidden, shown = np.uint64(HIDDEN), np.uint64(0)
     nothing, everything = True, True
     for lane in range(live):
         row = mask_row(node, 4, query + lane, head, i3) + 2 * first
-        for j in range(n):
+        for j in range(n // 4):
+            word = mem.u64(row, j)
+            nothing = nothing and word == hidden
+            everything = everything and word == shown
+        for j in range(n // 4 * 4, n):
             bits = mem.u16(row, j)
             nothing = nothing and bits == 0xFC00
-            everything = everything and (bits & 0x7FFF) == 0
+            everything = everything and bits == 0
         if not (nothing or everything):
             return MASKED
     return SKIP if nothing else WHOLE
@@ -89,7 +95,7 @@ def add_mask(node, head, i3, query, live, first, n, factor, scores):
 
 
 @compiled
-def weigh(scores, n, top_at, total_at, cap):
+def weigh(scores, n, top_at, total_at):
     """Scores -> weights against the new maximum; the factor for what was summed before."""
     old = simd.load_f32x16(top_at)
     top = old
@@ -173,40 +179,60 @@ def finish(node, head, i3, query, live, top_at, total_at, out):
             mem.put_f32(y, i, mem.f32(out, i * LANES + lane) * inverse)
 
 
+@compiled
+def start_head(node, head, i3, query, live, state):
+    """Queries taken, maximum and sum cleared, results zero."""
+    d, dv = rec.ne(node, 1, 0), rec.ne(node, 3, 0)
+    take_queries(node, head, i3, query, live, rec.fparam(node, 0), state + 128)
+    simd.store_f32x16(state, simd.splat_f32x16(np.float32(FLOOR)))
+    simd.store_f32x16(state + 64, simd.zeros_f32x16())
+    for i in range(dv):
+        simd.store_f32x16(state + 128 + 64 * (d + i), simd.zeros_f32x16())
+
+
+@compiled
+def meet_block(node, head, i3, query, live, first, n, how, keys, vals, scores, state):
+    """One head's sixteen queries against a block of keys and values in float32."""
+    d, dv, cap = rec.ne(node, 1, 0), rec.ne(node, 3, 0), rec.fparam(node, 2)
+    qt = state + 128
+    scores_of(qt, keys, n, d, scores)
+    cap_scores(scores, n, cap)
+    if how == MASKED:
+        factor = slope(head, rec.ne(node, 1, 2), rec.fparam(node, 1))
+        add_mask(node, head, i3, query, live, first, n, factor, scores)
+    alpha = weigh(scores, n, state, state + 64)
+    add_values(scores, vals, n, dv, alpha, qt + 64 * d)
+
+
 @kernel
 def flash_attn_tile(node, ith, nth, sync, k_type, v_type):
-    """Parameters: scale, max_bias, softcap, tables of keys and of values."""
+    """Parameters: scale, max_bias, softcap, tables of keys and of values, heads a chunk.
+
+    The heads of a chunk share their keys and values, which are made float32 once for all of them.
+    """
     d, n_q, n_head = rec.ne(node, 1, 0), rec.ne(node, 1, 1), rec.ne(node, 1, 2)
-    n_kv, dv, cap = rec.ne(node, 2, 1), rec.ne(node, 3, 0), rec.fparam(node, 2)
+    n_kv, dv, heads = rec.ne(node, 2, 1), rec.ne(node, 3, 0), rec.param(node, 5)
+    k_stride, v_stride = rec.nb(node, 2, 1), rec.nb(node, 3, 1)
     scratch = rec.private(node, ith)
-    top_at = scratch + values.SCRATCH
-    total_at = top_at + 64
-    scores = total_at + 64
-    qt = scores + 64 * (BLOCK + 4)
-    out = qt + 64 * d
-    keys = out + 64 * dv
+    scores = scratch + values.SCRATCH
+    keys = scores + 64 * (BLOCK + 4)
     vals = keys + 4 * BLOCK * d
-    tiles = (n_q + LANES - 1) // LANES
-    n_chunks = tiles * n_head * rec.ne(node, 1, 3)
+    states, state_size = vals + 4 * BLOCK * dv, 128 + 64 * (d + dv)
+    tiles, groups = (n_q + LANES - 1) // LANES, n_head // heads
+    n_chunks = tiles * groups * rec.ne(node, 1, 3)
     chunk = next_chunk(node, sync)
     while chunk < n_chunks:
         tile, rest = tiles - 1 - chunk % tiles, chunk // tiles  # the longest first
-        head, i3 = rest % n_head, rest // n_head
-        query = tile * LANES
+        head, i3, query = rest % groups * heads, rest // groups, tile * LANES
         live = min(LANES, n_q - query)
-        factor = slope(head, n_head, rec.fparam(node, 1))
-        take_queries(node, head, i3, query, live, rec.fparam(node, 0), qt)
-        simd.store_f32x16(top_at, simd.splat_f32x16(np.float32(FLOOR)))
-        simd.store_f32x16(total_at, simd.zeros_f32x16())
-        for i in range(dv):
-            simd.store_f32x16(out + 64 * i, simd.zeros_f32x16())
+        for h in range(heads):
+            start_head(node, head + h, i3, query, live, states + h * state_size)
         k_rows, v_rows = plane(node, 2, head, i3), plane(node, 3, head, i3)
         for first in range(0, n_kv, BLOCK):
             n = min(BLOCK, n_kv - first)
-            state = classify(node, head, i3, query, live, first, n)
-            if state == SKIP:
+            how = classify(node, head, i3, query, live, first, n)
+            if how == SKIP:
                 continue
-            k_stride, v_stride = rec.nb(node, 2, 1), rec.nb(node, 3, 1)
             rows_to_f32(
                 k_type, k_rows + first * k_stride, k_stride, n, d, keys, scratch, rec.param(node, 3)
             )
@@ -220,13 +246,14 @@ def flash_attn_tile(node, ith, nth, sync, k_type, v_type):
                 scratch,
                 rec.param(node, 4),
             )
-            scores_of(qt, keys, n, d, scores)
-            cap_scores(scores, n, cap)
-            if state == MASKED:
-                add_mask(node, head, i3, query, live, first, n, factor, scores)
-            alpha = weigh(scores, n, top_at, total_at, cap)
-            add_values(scores, vals, n, dv, alpha, out)
-        finish(node, head, i3, query, live, top_at, total_at, out)
+            for h in range(heads):
+                state = states + h * state_size
+                meet_block(
+                    node, head + h, i3, query, live, first, n, how, keys, vals, scores, state
+                )
+        for h in range(heads):
+            state = states + h * state_size
+            finish(node, head + h, i3, query, live, state, state + 64, state + 128 + 64 * d)
         chunk = next_chunk(node, sync)
 
 
@@ -244,10 +271,19 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     if mask is not None and (mask.kind.name != "f16" or not mask.contiguous_rows):
         return None
     d, dv = q.ne[0], v.ne[0]
-    private = values.SCRATCH + 128 + 64 * (BLOCK + 4) + 64 * (d + dv) + 4 * BLOCK * (d + dv)
+    # Heads that share keys and values go together, unless masks or values differ between them.
+    shared = k.ne[2] == v.ne[2] and (mask is None or mask.ne[2] == 1)
+    heads = q.ne[2] // k.ne[2] if shared else 1
+    private = (
+        values.SCRATCH + 64 * (BLOCK + 4) + 4 * BLOCK * (d + dv) + heads * (128 + 64 * (d + dv))
+    )
     params = (
-        float(op.scale), float(op.max_bias), float(op.softcap),
-        codec.tables_address(k.kind), codec.tables_address(v.kind),
-    )  # fmt: skip
+        float(op.scale),
+        float(op.max_bias),
+        float(op.softcap),
+        codec.tables_address(k.kind),
+        codec.tables_address(v.kind),
+        heads,
+    )
     types = (k.kind.name, v.kind.name)
     return [Step(flash_attn_tile, (node, q, k, v, mask, sinks), params, types, private=private)]
