@@ -1,57 +1,24 @@
 """Encoded bytes of every type against ggml_quantize_chunk, and how far the values then are off."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
+from ggml_base import SLOW_TABLES
+from record_quants import digest
 
 from llamapy.quants import api, codec
 
+FOLDER = Path(__file__).parents[2] / "fixtures" / "quants"
+INPUTS = dict(np.load(FOLDER / "inputs.npz"))
+RECORDED = json.loads((FOLDER / "encoded.json").read_text(encoding="utf-8"))
+
 ENCODED = [kind for kind in codec.registry().values() if kind.encode is not None]
 every = pytest.mark.parametrize("kind", ENCODED, ids=lambda kind: kind.name)
-N = 512  # divides into blocks of every type
-
-
-def rows_of(n=N, n_rows=2):
-    """Rows that ask the searches different questions."""
-    rng = np.random.default_rng(1)
-    normal = rng.standard_normal((n_rows, n)).astype(np.float32)
-    by_group = np.exp2(rng.integers(-20, 4, (n_rows, n // 32))).astype(np.float32)
-    outlier = np.zeros((n_rows, n), np.float32)
-    outlier[:, n // 3] = -5
-    near = np.where(rng.random((n_rows, n)) < 0.5, np.float32(-1), np.nextafter(-1, 0, dtype="f4"))
-    rows = {
-        "normal": normal,
-        "uniform": rng.uniform(-1, 1, (n_rows, n)),
-        "positive": np.abs(normal) + 1,
-        "negative": -np.abs(normal) - 1,
-        "sparse": np.where(rng.random((n_rows, n)) < 0.05, normal, np.copysign(0, normal)),
-        "constant": np.full((n_rows, n), 0.37),
-        "constant_negative": np.full((n_rows, n), -0.37),
-        "nearly_constant": near,
-        "tiny": normal * 1e-8,
-        "subnormal": normal * 1e-40,
-        "large": normal * 1e6,
-        "zeros": np.zeros((n_rows, n)),
-        "outlier": outlier,
-        "halves": rng.integers(-16, 17, (n_rows, n)) * 0.5,
-        "few_values": rng.choice(np.array([-3, -1, 0.5, 2]), (n_rows, n)),
-        "groups": normal * np.repeat(by_group, 32, axis=1),
-        "heavy": rng.standard_cauchy((n_rows, n)),
-    }
-    return {name: values.astype(np.float32) for name, values in rows.items()}
-
-
-ROWS = rows_of()
-
-
-def importances(n=N):
-    rng = np.random.default_rng(7)
-    return {
-        "uniform": rng.uniform(0.1, 1, n),
-        "squares": rng.standard_normal(n) ** 2,
-        "wide": np.exp(5 * rng.standard_normal(n)),
-        "some_zero": np.where(rng.random(n) < 0.3, 0, rng.random(n)),
-        "zero": np.zeros(n),
-    }
+every_quick = pytest.mark.parametrize(
+    "kind", [kind for kind in ENCODED if kind.name not in SLOW_TABLES], ids=lambda kind: kind.name
+)
 
 
 def encode(kind, rows, weights=None):
@@ -69,19 +36,48 @@ def assert_same_bytes(kind, got, want):
     assert wrong.size == 0, f"{wrong.size} of {len(got)} blocks differ, first {wrong[0]}"
 
 
-@pytest.mark.parametrize("name", ROWS)
+def test_every_type_is_recorded():
+    assert RECORDED.keys() == {kind.name for kind in ENCODED}
+
+
+@pytest.mark.parametrize("name", [key[5:] for key in INPUTS if key.startswith("rows/")])
 @every
-def test_bytes_are_those_of_ggml(kind, name, ggml):
-    rows = ROWS[name]
-    if not ggml.needs_importance(kind.type_id):
-        assert_same_bytes(kind, encode(kind, rows), ggml.quantize(kind, rows))
-    for weights in importances().values() if takes_importance(kind) else ():
-        got = encode(kind, rows, weights)
-        assert_same_bytes(kind, got, ggml.quantize(kind, rows, weights))
+def test_bytes_are_those_recorded_of_ggml(kind, name):
+    """Rows that ask the searches different questions, without and with importances."""
+    for weights, want in RECORDED[kind.name][name].items():
+        importance = None if weights == "none" else INPUTS[f"importance/{weights}"]
+        assert digest(encode(kind, INPUTS[f"rows/{name}"], importance)) == want, weights
+
+
+def random_rows(rng, n_rows, n):
+    """Rows of any size, with whole numbers, zeros, or groups of very different size among them."""
+    values = rng.standard_normal((n_rows, n))
+    style = rng.integers(5)
+    if style == 1:
+        values = np.round(values * rng.integers(1, 9)) / rng.integers(1, 9)
+    elif style == 2:
+        values *= rng.random((n_rows, n)) < rng.random()
+    elif style == 3:
+        values *= np.repeat(np.exp2(rng.uniform(-30, 3, (n_rows, n // 16))), 16, axis=1)
+    elif style == 4:
+        values = rng.uniform(-2, 2) + values * 1e-7
+    return (values * 10.0 ** rng.uniform(-9, 4)).astype(np.float32)
+
+
+@every_quick
+def test_bytes_of_random_rows_are_those_of_ggml(kind, ggml):
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        rows = random_rows(rng, 2, 256 * int(rng.integers(1, 4)))
+        weights = rng.standard_normal(rows.shape[1]) ** 2 if takes_importance(kind) else None
+        for importance in (None, weights):
+            if importance is not None or not ggml.needs_importance(kind.type_id):
+                want = ggml.quantize(kind, rows, importance)
+                assert_same_bytes(kind, encode(kind, rows, importance), want)
 
 
 @pytest.mark.parametrize("n_blocks", [1, 3, 7, 8, 9, 17])
-@every
+@every_quick
 def test_bytes_of_rows_of_any_number_of_blocks(kind, n_blocks, ggml):
     """Eight blocks are fitted at a time: rows that are no multiple of that."""
     rng = np.random.default_rng(n_blocks)
