@@ -1,4 +1,5 @@
-"""Whose logits are nearer to the float32 reference: perplexity, and mean KL divergence from it, ours and the peer's."""
+"""Whose logits are nearer to the float32 reference: perplexity, and mean KL divergence from it,
+ours and the peer's."""
 
 from __future__ import annotations
 
@@ -14,8 +15,12 @@ N_TOKENS = 512
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("models", nargs="*", type=Path, help="GGUF files (default: SmolLM2 and Gemma 3 270M)")
-    parser.add_argument("--text", type=Path, help="a text of at least 512 tokens (default: Python's own manual)")
+    parser.add_argument(
+        "models", nargs="*", type=Path, help="GGUF files (default: SmolLM2 and Gemma 3 270M)"
+    )
+    parser.add_argument(
+        "--text", type=Path, help="a text of at least 512 tokens (default: Python's own manual)"
+    )
     parser.add_argument("--tokens", type=int, default=N_TOKENS)
 
 
@@ -23,19 +28,21 @@ def english() -> str:
     """Prose that every Python carries: the topics of its manual."""
     from pydoc_data.topics import topics
 
-    return "\n".join(topics[name] for name in ("naming", "exceptions", "objects", "operator-summary", "truth"))
+    return "\n".join(
+        topics[name] for name in ("naming", "exceptions", "objects", "operator-summary", "truth")
+    )
 
 
 def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     text = arguments.text.read_text() if arguments.text else english()
     paths = arguments.models or [fetch_models.smollm2(), fetch_models.gemma3()]
     rows = [measure(path, text, arguments.tokens) for path in paths]
-    print(f"{'model':32} {'PPL ref':>9} {'ours':>9} {'peer':>9} {'KL ours':>10} {'KL peer':>10} {'ours/peer PPL':>14}")
+    print(f"{'model':32} {'PPL ref':>9} {'ours':>9} {'peer':>9} {'KL ours':>10} {'KL peer':>10}")
     for r in rows:
-        print(
-            f"{r['model'][:32]:32} {r['ppl_reference']:9.4f} {r['ppl_ours']:9.4f} {r['ppl_peer']:9.4f} "
-            f"{r['kl_ours']:10.6f} {r['kl_peer']:10.6f} {r['ppl_ours'] / r['ppl_peer'] - 1:+14.4%}"
-        )
+        figures = [r[f"ppl_{who}"] for who in ("reference", "ours", "peer")]
+        ppl = " ".join(f"{value:9.4f}" for value in figures)
+        print(f"{r['model'][:32]:32} {ppl} {r['kl_ours']:10.6f} {r['kl_peer']:10.6f}")
+        print(f"{'':32} ours / peer {r['ppl_ours'] / r['ppl_peer'] - 1:+.4%}")
     return rows
 
 
@@ -62,12 +69,9 @@ def our_logits(path: Path, tokens: list[int], backend: str) -> np.ndarray[Any, A
     from llamapy.runtime.context import Context
     from llamapy.runtime.model import Model
 
-    model = Model(path)
-    context = Context(
-        model, n_ctx=len(tokens), n_batch=len(tokens), n_ubatch=len(tokens), backend=backend,
-        type_k="f32" if backend == "reference" else "f16", type_v="f32" if backend == "reference" else "f16",
-        n_outputs_max=len(tokens),
-    )  # fmt: skip
+    kind, n = "f32" if backend == "reference" else "f16", len(tokens)
+    sizes = {"n_ctx": n, "n_batch": n, "n_ubatch": n, "n_outputs_max": n}
+    context = Context(Model(path), backend=backend, type_k=kind, type_v=kind, **sizes)
     return np.array(context.decode(Batch(tokens=tokens, outputs="all")))
 
 

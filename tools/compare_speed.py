@@ -16,7 +16,9 @@ import peer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("models", nargs="*", type=Path, help="GGUF files (default: SmolLM2 and Gemma 3 270M)")
+    parser.add_argument(
+        "models", nargs="*", type=Path, help="GGUF files (default: SmolLM2 and Gemma 3 270M)"
+    )
     parser.add_argument("-p", type=int, default=512, help="tokens of prefill")
     parser.add_argument("-n", type=int, default=64, help="tokens of decode")
     parser.add_argument("-d", type=int, default=0, help="tokens in the context before")
@@ -32,8 +34,13 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         for test in ("pp", "tg"):
             ours, theirs = row["ours"][test], row["peer"][test]
             name = f"{test}{row['n'][test]}" + (f"@{arguments.d}" if arguments.d else "")
-            print(f"{row['model'][:26]:26} {name:>10} {ours:10.1f} {theirs:10.1f} {ours / theirs:7.2f}")
-    return {"machine": platform.processor() or platform.machine(), "date": time.strftime("%F %T"), "rows": rows}
+            figures = f"{ours:10.1f} {theirs:10.1f} {ours / theirs:7.2f}"
+            print(f"{row['model'][:26]:26} {name:>10} {figures}")
+    return {
+        "machine": platform.processor() or platform.machine(),
+        "date": time.strftime("%F %T"),
+        "rows": rows,
+    }
 
 
 def measure(path: Path, a: argparse.Namespace) -> dict[str, Any]:
@@ -44,18 +51,24 @@ def measure(path: Path, a: argparse.Namespace) -> dict[str, Any]:
         tokens = [int(t) for t in rng.integers(0, model.n_vocab, n_ctx)]
         theirs = (context.clear, lambda part, start: context.prefill(part, start))
         engines = {"ours": ours, "peer": theirs}
-        samples: dict[str, dict[str, list[float]]] = {name: {"pp": [], "tg": []} for name in engines}
+        samples: dict[str, dict[str, list[float]]] = {
+            name: {"pp": [], "tg": []} for name in engines
+        }
         for repetition in range(a.r + 1):
             for name, (clear, decode) in engines.items():
                 found = once(clear, decode, tokens, a)
                 if repetition:
                     for test, rate in found.items():
                         samples[name][test].append(rate)
-    medians = {name: {t: statistics.median(v) for t, v in tests.items()} for name, tests in samples.items()}
+    medians = {
+        name: {t: statistics.median(v) for t, v in tests.items()} for name, tests in samples.items()
+    }
     return {"model": path.name, "n": {"pp": a.p, "tg": a.n}, **medians, "samples": samples}
 
 
-def once(clear: Callable[[], None], decode: Callable[[list[int], int], Any], tokens: list[int], a: Any) -> dict[str, float]:
+def once(
+    clear: Callable[[], None], decode: Callable[[list[int], int], Any], tokens: list[int], a: Any
+) -> dict[str, float]:
     """One prefill and one decode, each after `-d` tokens."""
     rates = {}
     for test, n in (("pp", a.p), ("tg", a.n)):
@@ -72,7 +85,9 @@ def once(clear: Callable[[], None], decode: Callable[[list[int], int], Any], tok
     return rates
 
 
-def our_engine(path: Path, n_ctx: int, threads: int) -> tuple[Callable[[], None], Callable[[list[int], int], Any]]:
+def our_engine(
+    path: Path, n_ctx: int, threads: int
+) -> tuple[Callable[[], None], Callable[[list[int], int], Any]]:
     from llamapy.runtime.context import Context
     from llamapy.runtime.model import Model
 

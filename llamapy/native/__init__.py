@@ -1,15 +1,18 @@
-"""The one door to numba: compiled functions, raw memory, atomics and SIMD. Nothing here loads numba until it is used.
+"""The one door to numba: compiled functions, raw memory, atomics and SIMD. Nothing here loads
+numba until it is used.
 
     from llamapy.native import compiled, mem
 
-    @compiled                       # an njit function that is compiled, and cached on disk, at its first call
+    @compiled                       # an njit function that is compiled, and cached on disk, at its
+                                    first call
     def total(address, n):
         s = 0.0
         for i in range(n):
             s += mem.f32(address, i)
         return s
 
-`mem` (loads and stores by address), `atomic` and `simd` are lazy modules: naming one in a compiled function is
+`mem` (loads and stores by address), `atomic` and `simd` are lazy modules: naming one in a compiled
+function is
 enough, the real module is put in its place when the function is compiled.
 """
 

@@ -1,7 +1,10 @@
-"""Lazy numba: functions compile at the first call, are cached on disk, and see edits in the files they call.
+"""Lazy numba: functions compile at the first call, are cached on disk, and see edits in the files
+they call.
 
-numba's own cache looks only at the file of the function itself, so an edit in another file that it calls would go
-unseen. Here every compiled function has a cache folder named by a hash of its file, of the files of everything it
+numba's own cache looks only at the file of the function itself, so an edit in another file that it
+calls would go
+unseen. Here every compiled function has a cache folder named by a hash of its file, of the files
+of everything it
 calls, of `llamapy/native`, and of the numba version and SIMD level.
 """
 
@@ -24,7 +27,8 @@ from llamapy.core.log import log
 
 _lock = threading.RLock()
 _NATIVE = Path(__file__).parent
-# What only compiled code calls ends up in its callers: no wrappers for Python or C, and no place on disk.
+# What only compiled code calls ends up in its callers: no wrappers for Python or C, and no place
+# on disk.
 _FOR_CALLERS = {"cache": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
@@ -77,11 +81,16 @@ class Compiled:
 
 
 class ByType:
-    """A function (or a constant, with no arguments) that depends on a tensor type named by a phantom argument."""
+    """A function (or a constant, with no arguments) that depends on a tensor type named by a
+    phantom argument."""
 
     def __init__(self, name: str, resolve: Callable[[str], Any], n_args: int) -> None:
         self.name, self.resolve, self.n_args = name, resolve, n_args
         self._stub: Any = None
+
+    def __call__(self, *args: Any) -> Any:
+        """Only compiled code can call it: something else takes the place of this object there."""
+        raise TypeError(f"{self.name} is for compiled code")
 
     @property
     def inner(self) -> Any:
@@ -94,11 +103,16 @@ class ByType:
 
 
 class Macro:
-    """A helper that one of the makers in `native.memory` builds when it is first needed: no function of its own."""
+    """A helper that one of the makers in `native.memory` builds when it is first needed: no
+    function of its own."""
 
     def __init__(self, maker: str, *arguments: Any) -> None:
         self.maker, self.arguments = maker, arguments
         self._made: Any = None
+
+    def __call__(self, *args: Any) -> Any:
+        """Only compiled code can call it: something else takes the place of this object there."""
+        raise TypeError(f"{self.maker} is for compiled code")
 
     @property
     def inner(self) -> Any:
@@ -109,9 +123,11 @@ class Macro:
 
 
 class Kernel:
-    """A function of the fixed kernel signature, compiled for each pair of tensor types it is asked for.
+    """A function of the fixed kernel signature, compiled for each pair of tensor types it is asked
+    for.
 
-    kernel(node, ith, nth, sync, a, b): address of the node's record, this thread's number, the number of threads,
+    kernel(node, ith, nth, sync, a, b): address of the node's record, this thread's number, the
+    number of threads,
     address of the shared words; a and b are phantoms of the tensor types.
     """
 
@@ -126,20 +142,23 @@ class Kernel:
         return (a, b) in self._made
 
     def address(self, a: str = "", b: str = "") -> int:
-        """The address of the kernel for types `a` and `b`, compiled (or read from the cache) if need be."""
+        """The address of the kernel for types `a` and `b`, compiled (or read from the cache) if
+        need be."""
         if (a, b) not in self._made:
             load_numba()
             from numba import types
 
             from llamapy.native.phantom import Phantom
 
-            arguments = [types.int64] * 4 + [Phantom(a), Phantom(b)]
+            arguments: list[Any] = [types.int64] * 4
+            arguments += [Phantom(a), Phantom(b)]
             self._made[a, b] = kernel_address(self.function, arguments, (a, b))
         return int(self._made[a, b].address)
 
 
 def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Decorate a module-level function to be compiled at its first call. Options as numba.njit's."""
+    """Decorate a module-level function to be compiled at its first call. Options as
+    numba.njit's."""
     if function is not None:
         return Compiled(function)
     return lambda f: Compiled(f, **options)
@@ -148,7 +167,8 @@ def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 def kernel_address(
     function: Callable[..., Any], argument_types: list[Any], labels: tuple[str, ...]
 ) -> Any:
-    """Compile `function` as a C callback of void(argument_types); keep the result alive, use its `.address`."""
+    """Compile `function` as a C callback of void(argument_types); keep the result alive, use its
+    `.address`."""
     with _lock:
         numba = load_numba()
         linked = link(function)
@@ -178,14 +198,22 @@ def link(function: Callable[..., Any]) -> FunctionType:
             space[name] = value.inner
         elif isinstance(value, ModuleType) and value.__name__.startswith("llamapy."):
             space[name] = _linked_module(value, names)
-    copy = FunctionType(function.__code__, space, function.__name__, function.__defaults__, function.__closure__)
-    copy.__module__, copy.__qualname__, copy.__doc__ = function.__module__, function.__qualname__, function.__doc__
+    copy = FunctionType(
+        function.__code__, space, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__module__, copy.__qualname__, copy.__doc__ = (
+        function.__module__,
+        function.__qualname__,
+        function.__doc__,
+    )
     return copy
 
 
 def _linked_module(module: ModuleType, names: set[str]) -> ModuleType:
     """The module, with dispatchers for those of its compiled members that are named."""
-    members = {n: m for n in names if isinstance(m := vars(module).get(n), Compiled | ByType | Macro)}
+    members = {
+        n: m for n in names if isinstance(m := vars(module).get(n), Compiled | ByType | Macro)
+    }
     if not members:
         return module
     copy = ModuleType(module.__name__)
@@ -213,7 +241,8 @@ def _names(code: CodeType) -> set[str]:
 def _files(
     function: Callable[..., Any], seen: set[int] | None = None, labels: tuple[str, ...] = ()
 ) -> frozenset[str]:
-    """The file of `function` and of every compiled function that it reaches by name, or by type for these labels."""
+    """The file of `function` and of every compiled function that it reaches by name, or by type
+    for these labels."""
     seen = set() if seen is None else seen
     if id(function) in seen:
         return frozenset()
@@ -242,7 +271,11 @@ def _inner(member: Any, labels: tuple[str, ...]) -> list[FunctionType]:
                 found.append(member.resolve(label))
             except (LookupError, LlamapyError):  # a label of another kind
                 continue
-    return [m.function for m in found if isinstance(m, Compiled)]
+    return [
+        m.function
+        for m in found
+        if isinstance(m, Compiled) and isinstance(m.function, FunctionType)
+    ]
 
 
 @cache
@@ -254,7 +287,8 @@ def _digest(path: str) -> bytes:
 
 
 def _use_cache(files: frozenset[str]) -> None:
-    """Point numba at the cache folder of this set of sources (it reads the setting when a function is made)."""
+    """Point numba at the cache folder of this set of sources (it reads the setting when a function
+    is made)."""
     root = _cache_root()
     if root is None:
         return
@@ -264,12 +298,14 @@ def _use_cache(files: frozenset[str]) -> None:
     native = {str(p) for p in _NATIVE.rglob("*.py")}
     for path in sorted(files | native):
         parts.update(_digest(path))
-    numba.config.CACHE_DIR = str(root / parts.hexdigest()[:16])
+    config: Any = numba.config
+    config.CACHE_DIR = str(root / parts.hexdigest()[:16])
 
 
 @cache
 def _cache_root() -> Path | None:
-    """The first folder that can be written: the setting, the user's cache, a private temporary one; else none."""
+    """The first folder that can be written: the setting, the user's cache, a private temporary
+    one; else none."""
     explicit = settings.kernel_cache_dir()
     owner = getattr(os, "getuid", lambda: 0)()
     temporary = Path(tempfile.gettempdir()) / f"llamapy-kernels-{owner}"

@@ -1,6 +1,8 @@
-"""Loads and stores by address, for compiled code: `mem.f32(base, i)` is the i-th float32 from `base`.
+"""Loads and stores by address, for compiled code: `mem.f32(base, i)` is the i-th float32 from
+`base`.
 
-`base` is an integer address, `i` counts elements (so that LLVM sees a pointer and an index, and can vectorize).
+`base` is an integer address, `i` counts elements (so that LLVM sees a pointer and an index, and
+can vectorize).
 Nothing is checked: whoever makes the addresses has checked them.
 """
 
@@ -16,8 +18,7 @@ F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 def pointer(builder, base, index, kind, size):
     """base + index * size as a pointer to `kind`."""
     raw = builder.inttoptr(base, I8.as_pointer())
-    at = builder.gep(builder.bitcast(raw, kind.as_pointer()), [index], source_etype=kind)
-    return at
+    return builder.gep(builder.bitcast(raw, kind.as_pointer()), [index], source_etype=kind)
 
 
 def _loader(name, kind, size, result, convert=None):
@@ -154,12 +155,16 @@ def local(typingctx, n_bytes):
 
 def word_field(base):
     """f(address, i): the 64-bit word base + i after an address."""
-    return _reader("word", lambda b, args: b.add(args[1], ir.Constant(I64, base)), 2, types.int64, I64)
+    return _reader(
+        "word", lambda b, args: b.add(args[1], ir.Constant(I64, base)), 2, types.int64, I64
+    )
 
 
 def double_field(base):
     """f(address, i): word base + i as a float64."""
-    return _reader("double", lambda b, args: b.add(args[1], ir.Constant(I64, base)), 2, types.float64, F64)
+    return _reader(
+        "double", lambda b, args: b.add(args[1], ir.Constant(I64, base)), 2, types.float64, F64
+    )
 
 
 def single_field(base):
@@ -174,7 +179,9 @@ def group_field(base, stride):
     """f(address, t, i): word base + stride * t + i, for groups of `stride` words."""
 
     def index(b, args):
-        return b.add(b.add(b.mul(args[1], ir.Constant(I64, stride)), args[2]), ir.Constant(I64, base))
+        return b.add(
+            b.add(b.mul(args[1], ir.Constant(I64, stride)), args[2]), ir.Constant(I64, base)
+        )
 
     return _reader("group", index, 3, types.int64, I64)
 

@@ -1,6 +1,8 @@
-"""Types that exist only for the compiler: a kernel gets the name of a tensor type as the type of a dummy argument.
+"""Types that exist only for the compiler: a kernel gets the name of a tensor type as the type of a
+dummy argument.
 
-One kernel source then serves every quant type, each with its own entry in the disk cache, and calls what belongs to
+One kernel source then serves every quant type, each with its own entry in the disk cache, and
+calls what belongs to
 the type through functions made by `by_type`.
 """
 
@@ -25,7 +27,8 @@ class _PhantomModel(models.PrimitiveModel):
 
 
 def make_by_type(name, resolve, n_args):
-    """A function f(phantom, a0, ...) that numba replaces by what resolve(label) gives: a constant or a function."""
+    """A function f(phantom, a0, ...) that numba replaces by what resolve(label) gives: a constant
+    or a function."""
     names = ", ".join(f"a{i}" for i in range(n_args))
     comma = ", " if n_args else ""
     space = {"resolve": resolve, "Phantom": Phantom}

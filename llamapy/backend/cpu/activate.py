@@ -1,4 +1,5 @@
-"""Functions of sixteen numbers at once: f(x, p, q), where p and q are the op's parameters (most ignore them)."""
+"""Functions of sixteen numbers at once: f(x, p, q), where p and q are the op's parameters (most
+ignore them)."""
 
 from __future__ import annotations
 

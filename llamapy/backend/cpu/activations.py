@@ -1,7 +1,9 @@
 """Activations in 8 (or 16) bits: the layout of a quantized row, and making one.
 
-A row of k values: k integers; then a scale and the sum of the real values for each 32; then the same for each 16
-(the scale repeated), so that weights with groups of 16 or of 32 find both side by side. Integers are int8 ("x8") or
+A row of k values: k integers; then a scale and the sum of the real values for each 32; then the
+same for each 16
+(the scale repeated), so that weights with groups of 16 or of 32 find both side by side. Integers
+are int8 ("x8") or
 int16 ("x16", for weights whose own numbers need 8 bits: finer, and never saturating).
 """
 
@@ -79,7 +81,8 @@ def quantize_row(x, row, k, size):
 
 @kernel
 def quantize(node, ith, nth, sync, a, b):
-    """Every row of source 1 into the shared scratch; parameter 0: bytes an integer, 1: bytes a row."""
+    """Every row of source 1 into the shared scratch; parameter 0: bytes an integer, 1: bytes a
+    row."""
     size, row_size, k = rec.param(node, 0), rec.param(node, 1), rec.ne(node, 1, 0)
     for r in range(ith, rec.n_rows(node, 1), nth):
         x, row = rec.row_address(node, 1, r), rec.shared(node) + r * row_size
@@ -95,7 +98,8 @@ def quantize(node, ith, nth, sync, a, b):
 
 
 def quantize_step(x: Tensor, size: int) -> Step:
-    """The step that leaves x's rows, quantized to integers of `size` bytes, in the shared scratch."""
+    """The step that leaves x's rows, quantized to integers of `size` bytes, in the shared
+    scratch."""
     row = row_bytes(x.ne[0], size)
     flat = 0 if x.contiguous_rows else 4 * x.ne[0]
     key = (id(x), size)

@@ -20,7 +20,8 @@ CompileHook = Callable[[str, int, int], None]
 
 
 class CPU(Backend):
-    """`threads`: how many (None: the budget of this process). One CPU object serves one thread of Python at a time."""
+    """`threads`: how many (None: the budget of this process). One CPU object serves one thread of
+    Python at a time."""
 
     name = "cpu"
     buffer_type = HOST
@@ -61,7 +62,8 @@ class CPU(Backend):
         return CpuProgram(self, steps)
 
     def abort(self) -> None:
-        """Make the program that runs now end soon; its `run` raises Aborted. May be called from any thread."""
+        """Make the program that runs now end soon; its `run` raises Aborted. May be called from
+        any thread."""
         if self._running is not None:
             self._running.stop()
 
@@ -128,7 +130,8 @@ def _address(step: Step) -> int:
 
 
 def _without_repeats(steps: Sequence[Step]) -> list[Step]:
-    """Drop steps that would leave in the shared scratch what is there already (q, k and v share their activations)."""
+    """Drop steps that would leave in the shared scratch what is there already (q, k and v share
+    their activations)."""
     kept: list[Step] = []
     there: object = None
     for step in steps:
@@ -150,7 +153,8 @@ def _overlap(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> bool
 
 
 def _barriers(steps: Sequence[Step]) -> list[int]:
-    """1 after each step that the next one must wait for: it reads, or overwrites, what has been touched since the last."""
+    """1 after each step that the next one must wait for: it reads, or overwrites, what has been
+    touched since the last."""
     flags = [1] * len(steps)
     written: list[tuple[int, int]] = []
     read: list[tuple[int, int]] = []

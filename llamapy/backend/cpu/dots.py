@@ -12,7 +12,8 @@ FEW = 8  # up to so many columns, weights are read row by row; above, as panels
 
 
 def row_scratch(k: int) -> int:
-    """Bytes of scratch that a weight row of k values needs: numbers, scales, minimums, and 64 for scaled scales."""
+    """Bytes of scratch that a weight row of k values needs: numbers, scales, minimums, and 64 for
+    scaled scales."""
     return k + 2 * 4 * (k // 16 + 16) + 64 + 64
 
 
@@ -20,7 +21,8 @@ def row_scratch(k: int) -> int:
 def fill(w, row, k, q, s, m, tables):
     """Unpack a row: k numbers, and a scale and a minimum a group; sixteen zeros after these.
 
-    The whole row at once, because what has been written in small pieces must be out of the store buffer before it can
+    The whole row at once, because what has been written in small pieces must be out of the store
+    buffer before it can
     be read in large ones.
     """
     per_block = values.n_values(w) // values.group(w)
@@ -91,7 +93,8 @@ def lane_scales(w, t, j):
 
 @compiled
 def dot_columns(w, row, x, x_size, m, k, scratch, tables, out, out_stride, r):
-    """One weight row of k values times m quantized rows: out[c, r]. The row is unpacked once for all."""
+    """One weight row of k values times m quantized rows: out[c, r]. The row is unpacked once for
+    all."""
     t, q = scratch, scratch + 64
     s = q + k
     minimums = s + 4 * (k // 16 + 16)
@@ -102,7 +105,8 @@ def dot_columns(w, row, x, x_size, m, k, scratch, tables, out, out_stride, r):
 
 @compiled
 def dot(w, row, stride, x, k):
-    """Sum of k products; the elements of `row` are `stride` bytes apart, those of x side by side."""
+    """Sum of k products; the elements of `row` are `stride` bytes apart, those of x side by
+    side."""
     a, b = simd.zeros_f32x16(), simd.zeros_f32x16()
     size = values.n_bytes(w)
     whole = k // 32 * 32 if stride == size else 0

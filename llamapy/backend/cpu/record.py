@@ -6,7 +6,8 @@ word 2        address of the counter that hands out chunks
 word 3, 4     address of shared scratch; of this program's per-thread scratch
 word 5        bytes of scratch a thread
 words 8-23    parameters (integers, or floats as 64-bit patterns)
-words 24...   tensors, 10 words each: data, ne[4], nb[4], type id; the result first, then the sources (up to 9)
+words 24...   tensors, 10 words each: data, ne[4], nb[4], type id; the result first, then the
+sources (up to 9)
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def write(
         row[at + 9] = tensor.kind.type_id
 
 
-# ne(node, t, i) and nb(node, t, i): sizes and strides of tensor t (0: the result, 1: the first source ...).
+# ne(node, t, i) and nb(node, t, i): sizes and strides of tensor t (0: the result, 1: the first
+# source ...).
 # param(node, i), dparam(node, i), fparam(node, i): parameter i as an integer, float64, float32.
 ne = Macro("group_field", TENSORS + 1, TENSOR_WORDS)
 nb = Macro("group_field", TENSORS + 5, TENSOR_WORDS)

@@ -1,4 +1,5 @@
-"""A step: one kernel call of a compiled program. Kernel files turn nodes into steps; the device into records."""
+"""A step: one kernel call of a compiled program. Kernel files turn nodes into steps; the device
+into records."""
 
 from __future__ import annotations
 
@@ -16,12 +17,15 @@ kernel: Callable[..., Kernel] = Kernel
 
 @dataclass
 class Step:
-    """`tensors`: the result, then the sources, as the kernel reads them. `types`: phantom names a and b.
+    """`tensors`: the result, then the sources, as the kernel reads them. `types`: phantom names a
+    and b.
 
-    shared    bytes of scratch that all threads use together (and later steps with the same `leaves` or `takes` key)
+    shared    bytes of scratch that all threads use together (and later steps with the same
+              `leaves` or `takes` key)
     private   bytes of scratch a thread
     leaves    key under which the content of the shared scratch stays valid for later steps
-    takes     key of content in the shared scratch that this step reads (made by a step that leaves it)
+    takes     key of content in the shared scratch that this step reads (made by a step that leaves
+              it)
     """
 
     kernel: Kernel
@@ -45,7 +49,8 @@ class Machine:
 
 @cache
 def planners() -> dict[str, list[ModuleType]]:
-    """{op name: kernel modules that offer it}, the most special first (by their PRIORITY, default 0)."""
+    """{op name: kernel modules that offer it}, the most special first (by their PRIORITY, default
+    0)."""
     found: dict[str, list[ModuleType]] = {}
     for module in discover.load_all("llamapy.backend.cpu.kernels").values():
         for op in module.OPS:

@@ -1,9 +1,13 @@
-"""How threads share work and wait for each other, in compiled code; and the walk over the node records.
+"""How threads share work and wait for each other, in compiled code; and the walk over the node
+records.
 
-Shared words (one cache line each): how many have arrived, the generation of the barrier, the wish to stop, the
-decision to stop. Every thread sees the same decision because only the last to arrive at a barrier takes it.
+Shared words (one cache line each): how many have arrived, the generation of the barrier, the wish
+to stop, the
+decision to stop. Every thread sees the same decision because only the last to arrive at a barrier
+takes it.
 
-Three ways to share a node: rows strided by thread (`range(ith, n, nth)`), contiguous blocks of rows (`block_of`),
+Three ways to share a node: rows strided by thread (`range(ith, n, nth)`), contiguous blocks of
+rows (`block_of`),
 and stealing (`next_chunk`), where a thread takes the next chunk with an atomic add.
 """
 
@@ -16,7 +20,9 @@ from llamapy.native import atomic, compiled, mem
 
 ARRIVED, GENERATION, STOP, DECISION = 0, 64, 128, 192
 SYNC_BYTES = 256
-SPINS = 4000  # then the core is given to others: a spinning barrier with more threads than cores collapses
+# After so many looks the core is given to others: a spinning barrier with more threads than
+# cores collapses.
+SPINS = 4000
 
 
 @compiled
@@ -40,7 +46,8 @@ def barrier(sync, nth):  # type: ignore[no-untyped-def]
 
 @compiled
 def next_chunk(node, sync):  # type: ignore[no-untyped-def]
-    """The number of the next chunk of this node; past the end of any work when the run is being stopped."""
+    """The number of the next chunk of this node; past the end of any work when the run is being
+    stopped."""
     if atomic.load(sync + STOP) != 0:
         return np.int64(1) << 60
     return atomic.add(mem.i64(node, COUNTER), np.int64(1))

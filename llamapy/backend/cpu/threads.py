@@ -1,4 +1,5 @@
-"""How many threads to use, and a pool of them that runs compiled work while the caller waits and can be interrupted."""
+"""How many threads to use, and a pool of them that runs compiled work while the caller waits and
+can be interrupted."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def budget(
 
 
 def choose(asked: int | None) -> int:
-    """The number of threads for a wish of `asked` (None or 0: the budget). Above the budget: capped, with a warning."""
+    """The number of threads for a wish of `asked` (None or 0: the budget). Above the budget:
+    capped, with a warning."""
     most = budget()
     if not asked or asked < 0:
         return most
@@ -48,7 +50,8 @@ def _affinity() -> set[int]:
 
 
 def _quota(root: Path, membership: Path) -> float | None:
-    """CPUs that the control groups of this process allow (the least over all parents); None without a limit."""
+    """CPUs that the control groups of this process allow (the least over all parents); None
+    without a limit."""
     limits = [
         q for folder in _group_folders(root, membership) if (q := _folder_quota(folder)) is not None
     ]
@@ -99,7 +102,8 @@ def _physical_cores(allowed: set[int], topology: Path) -> int:
 
 
 class Pool:
-    """`n` threads that sleep between jobs. `run(job)` calls job(ith) on each and returns when all are done."""
+    """`n` threads that sleep between jobs. `run(job)` calls job(ith) on each and returns when all
+    are done."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -115,7 +119,8 @@ class Pool:
             thread.start()
 
     def run(self, job: Callable[[int], object], stop: Callable[[], None]) -> None:
-        """Run and wait. On Ctrl-C call `stop` (which makes the jobs end soon), wait for them, raise KeyboardInterrupt."""
+        """Run and wait. On Ctrl-C call `stop` (which makes the jobs end soon), wait for them,
+        raise KeyboardInterrupt."""
         self._job, self._error = job, None
         for wake in self._wake:
             wake.release()

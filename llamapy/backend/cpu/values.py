@@ -1,6 +1,7 @@
 """Rows of any tensor type as float32 and back, for compiled code. `w` is the phantom of the type.
 
-The facts of a type (values and bytes a block, its `unpack` and `encode`) come from its codec; nothing here knows one
+The facts of a type (values and bytes a block, its `unpack` and `encode`) come from its codec;
+nothing here knows one
 type from another, but for the plain ones.
 """
 
@@ -89,7 +90,8 @@ def put_i32_1(address, i, value):
 
 
 def spans_more_than_seven_bits(kind: type[codec.Codec]) -> bool:
-    """Whether the numbers of a type, shifted to start at 0, need a full byte: then they stay signed."""
+    """Whether the numbers of a type, shifted to start at 0, need a full byte: then they stay
+    signed."""
     low, high = kind.q_range
     return high - low > 127
 
@@ -116,7 +118,8 @@ put_1 = ByType(
 
 @compiled
 def row_to_f32(w, src, dst, n, scratch, tables):
-    """n values of a row at `src` as float32 at `dst`, with the bits that the codec's `dequantize` gives."""
+    """n values of a row at `src` as float32 at `dst`, with the bits that the codec's `dequantize`
+    gives."""
     if is_plain(w):
         whole = n // 16 * 16
         for i in range(0, whole, 16):

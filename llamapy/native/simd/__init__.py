@@ -1,6 +1,8 @@
-"""The vector vocabulary of compiled code. Everything that depends on the processor hides in `dots` and `levels`.
+"""The vector vocabulary of compiled code. Everything that depends on the processor hides in `dots`
+and `levels`.
 
-Used lazily: `from llamapy.native import simd`, then `simd.fma_f32x8(a, b, c)` inside a compiled function.
+Used lazily: `from llamapy.native import simd`, then `simd.fma_f32x8(a, b, c)` inside a compiled
+function.
 """
 
 from llamapy.native.simd.dots import *  # noqa: F403

@@ -1,4 +1,5 @@
-"""Integer dot products, the operations that matter most: chosen by level, the same meaning everywhere.
+"""Integer dot products, the operations that matter most: chosen by level, the same meaning
+everywhere.
 
 Narrow (32 bytes in, 8 lanes out), for one row at a time:
     dot_us(u, x)   lane i = sum over j < 4 of u[4i+j] * x[4i+j]; u unsigned (at most 127), x signed
@@ -6,9 +7,11 @@ Narrow (32 bytes in, 8 lanes out), for one row at a time:
 
 Wide (64 bytes in, 16 lanes out), for sixteen interleaved rows; a running sum of several steps:
     acc = dot_start(); acc = dot_step(acc, u, x) ...; lanes = dot_end(acc)
-The running sum may be held in 16 bits, two a lane, so a group of steps is limited: the sum over the steps of
+The running sum may be held in 16 bits, two a lane, so a group of steps is limited: the sum over
+the steps of
 2 * max(u) * 127 must stay below 32768 (`steps_allowed`).
-    pair_step(acc, w, x): 32-bit running sum over pairs of 16-bit numbers, without a limit of that kind.
+    pair_step(acc, w, x): 32-bit running sum over pairs of 16-bit numbers, without a limit of that
+    kind.
 """
 
 from llvmlite import ir
@@ -16,7 +19,22 @@ from numba import types
 
 from llamapy.native.simd import levels
 from llamapy.native.simd.vectors import (
-    I8, I16, I32, Vec, call, const, i8x32, i8x64, i16x32, i32x8, i32x16, lanes, named, operation, u8x32, u8x64,
+    I8,
+    I16,
+    I32,
+    Vec,
+    call,
+    const,
+    i8x32,
+    i8x64,
+    i16x32,
+    i32x8,
+    i32x16,
+    lanes,
+    named,
+    operation,
+    u8x32,
+    u8x64,
 )  # fmt: skip
 
 
@@ -127,7 +145,8 @@ def _in_short_sums():
 
 
 def steps_allowed(greatest_u):
-    """How many steps of `dot_step` may follow each other before `dot_end`, for unsigned values up to this."""
+    """How many steps of `dot_step` may follow each other before `dot_end`, for unsigned values up
+    to this."""
     return max(1, 32767 // (2 * 127 * greatest_u)) if _in_short_sums() else 1 << 20
 
 
@@ -166,7 +185,8 @@ def pair_step(b, acc, w, x):
     return b.add(acc, pairs_i16(b, w, x))
 
 
-# ---- bytes and nibbles ----------------------------------------------------------------------------------------------
+# ---- bytes and nibbles
+# ----------------------------------------------------------------------------------------------
 
 
 def _nibbles(name, count, packed, result):

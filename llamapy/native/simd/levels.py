@@ -6,7 +6,8 @@ avx2     AVX2 with FMA and F16C
 neon     ARMv8.2 with dot products
 generic  whatever LLVM makes of plain vectors
 
-`LLAMAPY_ISA=avx512+emulate` runs the code paths of a level that the machine lacks, with every special instruction
+`LLAMAPY_ISA=avx512+emulate` runs the code paths of a level that the machine lacks, with every
+special instruction
 replaced by plain vector operations of the same meaning: slow, but the same results, for tests.
 """
 
@@ -54,7 +55,8 @@ def available() -> tuple[str, ...]:
 
 @cache
 def _amx_permitted() -> bool:
-    """Ask the system for the tile registers (Linux: arch_prctl ARCH_REQ_XCOMP_PERM 18), once a process."""
+    """Ask the system for the tile registers (Linux: arch_prctl ARCH_REQ_XCOMP_PERM 18), once a
+    process."""
     import ctypes
 
     if platform.system() != "Linux":

@@ -6,7 +6,20 @@ from llvmlite import ir
 from numba import types
 
 from llamapy.native.simd.vectors import (
-    ADDRESS, F16, I16, I32, at, call, const, f32x8, f32x16, i32x8, i32x16, lanes, named, operation,
+    ADDRESS,
+    F16,
+    I16,
+    I32,
+    at,
+    call,
+    const,
+    f32x8,
+    f32x16,
+    i32x8,
+    i32x16,
+    lanes,
+    named,
+    operation,
 )  # fmt: skip
 
 _WIDE = ((f32x8, i32x8), (f32x16, i32x16))
@@ -145,7 +158,8 @@ _EXP = (
 
 
 def exp_value(b, x, kind, whole):
-    """e^x for an LLVM vector: 2^n times Cephes' polynomial on the rest; 0 below -87.3, finite above 88."""
+    """e^x for an LLVM vector: 2^n times Cephes' polynomial on the rest; 0 below -87.3, finite
+    above 88."""
 
     def c(value):
         return const(kind, value)
@@ -239,4 +253,7 @@ def _load_bytes(name, convert):
     return operation(f32x16, ADDRESS)(named(name, body))
 
 
-load_u8_f32x16, load_i8_f32x16 = _load_bytes("load_u8_f32x16", "uitofp"), _load_bytes("load_i8_f32x16", "sitofp")
+load_u8_f32x16, load_i8_f32x16 = (
+    _load_bytes("load_u8_f32x16", "uitofp"),
+    _load_bytes("load_i8_f32x16", "sitofp"),
+)

@@ -1,6 +1,8 @@
-"""Vector types for compiled code: values that live in registers and pass through ordinary functions, with + - *.
+"""Vector types for compiled code: values that live in registers and pass through ordinary
+functions, with + - *.
 
-LLVM splits a vector that is wider than the machine's registers, so the same kernel serves every level: sixteen
+LLVM splits a vector that is wider than the machine's registers, so the same kernel serves every
+level: sixteen
 float lanes are one register of AVX-512, two of AVX2, four of NEON.
 """
 
@@ -82,19 +84,17 @@ def at(builder, address, kind):
 
 
 def operation(result, *params):
-    """Make an intrinsic of `body(builder, *llvm_values) -> llvm_value` (no value for a result of void)."""
+    """Make an intrinsic of `body(builder, *llvm_values) -> llvm_value` (no value for a result of
+    void)."""
 
     def wrap(body):
         def codegen(context, builder, sig, args):
             value = body(builder, *args)
             return context.get_dummy_value() if value is None else value
 
-        names = ", ".join(f"a{i}" for i in range(len(params)))
+        names = "".join(f", a{i}" for i in range(len(params)))
         space = {"sig": result(*params), "codegen": codegen}
-        exec(
-            f"def {body.__name__}(typingctx{', ' if names else ''}{names}):\n    return sig, codegen",
-            space,
-        )
+        exec(f"def {body.__name__}(typingctx{names}):\n    return sig, codegen", space)
         made = intrinsic(space[body.__name__])
         made.__doc__ = body.__doc__
         return made

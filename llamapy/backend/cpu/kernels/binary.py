@@ -1,4 +1,5 @@
-"""add, sub, mul, div of two tensors, the second repeated to the first. The op's name is phantom a, its type phantom b."""
+"""add, sub, mul, div of two tensors, the second repeated to the first. The op's name is phantom a,
+its type phantom b."""
 
 from __future__ import annotations
 

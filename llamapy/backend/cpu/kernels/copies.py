@@ -1,4 +1,5 @@
-"""cont, cast, cpy, repeat: elements in order from one layout and type to another (phantom a: from, b: to)."""
+"""cont, cast, cpy, repeat: elements in order from one layout and type to another (phantom a: from,
+b: to)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def element(node, t, i):
 
 @kernel
 def copy_rows(node, ith, nth, sync, a, b):
-    """Rows of equal length; source elements may be apart. Parameters: tables of the source and of the result type."""
+    """Rows of equal length; source elements may be apart. Parameters: tables of the source and of
+    the result type."""
     n = rec.ne(node, 0, 0)
     scratch = rec.private(node, ith)
     flat = scratch + values.SCRATCH
@@ -43,7 +45,8 @@ def copy_rows(node, ith, nth, sync, a, b):
 
 @kernel
 def copy_elements(node, ith, nth, sync, a, b):
-    """Any two shapes of as many plain numbers; rows of the source are repeated to the result if they are shorter."""
+    """Any two shapes of as many plain numbers; rows of the source are repeated to the result if
+    they are shorter."""
     n = rec.ne(node, 0, 0)
     repeats = rec.param(node, 0)
     first, last = block_of(rec.n_rows(node, 0), ith, nth)

@@ -1,6 +1,8 @@
-"""flash_attn with few queries (decode): one query of one head at a time over all keys; scores stay in scratch.
+"""flash_attn with few queries (decode): one query of one head at a time over all keys; scores stay
+in scratch.
 
-Keys that the mask hides are skipped unread, so a cache that is visible in steps costs nothing for its empty end.
+Keys that the mask hides are skipped unread, so a cache that is visible in steps costs nothing for
+its empty end.
 """
 
 from __future__ import annotations

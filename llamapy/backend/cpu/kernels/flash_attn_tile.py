@@ -1,7 +1,10 @@
-"""flash_attn with many queries (prefill): sixteen queries of a head, one a lane, against blocks of keys.
+"""flash_attn with many queries (prefill): sixteen queries of a head, one a lane, against blocks of
+keys.
 
-Online softmax in float32: no step needs a sum over lanes. Keys and values of a block are made float32 once for the
-sixteen queries. Blocks that the mask hides whole are skipped; blocks that it leaves whole need no mask added.
+Online softmax in float32: no step needs a sum over lanes. Keys and values of a block are made
+float32 once for the
+sixteen queries. Blocks that the mask hides whole are skipped; blocks that it leaves whole need no
+mask added.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""get_rows: rows of a table of any type as float32; a number outside the table gives NaN, never a stray read."""
+"""get_rows: rows of a table of any type as float32; a number outside the table gives NaN, never a
+stray read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Gated linear units: act(gate) * up, from two tensors or from the halves of one. The op's name is the phantom type."""
+"""Gated linear units: act(gate) * up, from two tensors or from the halves of one. The op's name is
+the phantom type."""
 
 from __future__ import annotations
 

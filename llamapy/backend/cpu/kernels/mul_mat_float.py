@@ -1,14 +1,15 @@
-"""mul_mat of F32, F16 and BF16 weights (and of caches and other matrices in those types), in float32.
+"""mul_mat of F32, F16 and BF16 weights (and of caches and other matrices in those types), in
+float32.
 
-Few columns: dot products along the rows. Many: sixteen rows are interleaved as float32 once and meet four columns at a
+Few columns: dot products along the rows. Many: sixteen rows are interleaved as float32 once and
+meet four columns at a
 time. Rows of either source may lie anywhere; elements of a weight row, too (a transposed view).
 """
 
 from __future__ import annotations
 
-from llamapy.backend.cpu import dots
+from llamapy.backend.cpu import dots, values
 from llamapy.backend.cpu import record as rec
-from llamapy.backend.cpu import values
 from llamapy.backend.cpu.dots import FEW
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import next_chunk
@@ -51,7 +52,8 @@ def four_columns(panel, x0, x1, x2, x3, k, tile):
 
 @compiled
 def flat_row(node, x, k, scratch):
-    """The address of row x as float32 side by side (copied to scratch if its elements are apart)."""
+    """The address of row x as float32 side by side (copied to scratch if its elements are
+    apart)."""
     if rec.nb(node, 2, 0) == 4:
         return x
     for i in range(k):

@@ -1,4 +1,5 @@
-"""mul_mat_id: each token's row meets the matrices of the experts that it chose. An expert outside the file gives NaN.
+"""mul_mat_id: each token's row meets the matrices of the experts that it chose. An expert outside
+the file gives NaN.
 
 Work is shared as (token, choice) pairs times chunks of weight rows.
 """

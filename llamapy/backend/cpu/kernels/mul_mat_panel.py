@@ -1,7 +1,10 @@
-"""mul_mat with many columns (prefill) on integers: panels of weight rows are packed once and meet every column.
+"""mul_mat with many columns (prefill) on integers: panels of weight rows are packed once and meet
+every column.
 
-A chunk is up to four panels: while they stay in first- or second-level cache all columns stream past, four at a time.
-The form of the panels is phantom b: "x16" (default: activations rounded to 16 bits) or "x8" (LLAMAPY_ACTIVATIONS=8).
+A chunk is up to four panels: while they stay in first- or second-level cache all columns stream
+past, four at a time.
+The form of the panels is phantom b: "x16" (default: activations rounded to 16 bits) or "x8"
+(LLAMAPY_ACTIVATIONS=8).
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ def store_tile(tile, y, stride, columns, live):
 def panels_times_columns(
     w, form, node, rows, n, x, out, tile, scratch, panel, scales, minimums, tables
 ):
-    """`n` rows from `rows` on, packed as panels, times all columns of x; out: address of the first result."""
+    """`n` rows from `rows` on, packed as panels, times all columns of x; out: address of the first
+    result."""
     k, m, x_size = rec.ne(node, 1, 0), rec.ne(node, 2, 1), rec.param(node, 0)
     panel_size, scale_size = size(form) * ROWS * k, 64 * (k // values.group(w))
     stride = rec.nb(node, 0, 1)

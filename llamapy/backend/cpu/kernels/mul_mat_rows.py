@@ -1,7 +1,9 @@
 """mul_mat with few columns (decode): integer dots straight on the blocks, one weight row at a time.
 
-Rows of the activations have been quantized to 8 bits once for all threads (and for all products that share them).
-A block is unpacked into registers and first-level cache, and serves every column before the next one is touched.
+Rows of the activations have been quantized to 8 bits once for all threads (and for all products
+that share them).
+A block is unpacked into registers and first-level cache, and serves every column before the next
+one is touched.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""rms_norm, norm, l2_norm, and the sums they are made of: sum_rows, mean. One thread a row, sums in float64 or lanes."""
+"""rms_norm, norm, l2_norm, and the sums they are made of: sum_rows, mean. One thread a row, sums
+in float64 or lanes."""
 
 from __future__ import annotations
 

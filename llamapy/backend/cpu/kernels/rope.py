@@ -1,4 +1,5 @@
-"""rope: rotary positions. The cosines and sines of a token are computed once and turn all its heads."""
+"""rope: rotary positions. The cosines and sines of a token are computed once and turn all its
+heads."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ OPS = ("rope",)
 
 @compiled
 def turns(node, position, factors, table):
-    """cos and sin of each pair, interleaved float32 at `table`, times the magnitude (formulas: the op's file)."""
+    """cos and sin of each pair, interleaved float32 at `table`, times the magnitude (formulas: the
+    op's file)."""
     n, base, scale = rec.param(node, 0), rec.dparam(node, 2), rec.dparam(node, 3)
     ext, low, high = rec.dparam(node, 4), rec.dparam(node, 6), rec.dparam(node, 7)
     magnitude = rec.dparam(node, 5)
@@ -76,8 +78,6 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
         low, high = op.correction_dims()
         magnitude *= 1.0 + 0.1 * float(np.log(1.0 / op.freq_scale))
     x, pos, factors = op.spread(node.src)
-    params = (
-        op.n_dims, int(op.mode == "neox"), float(op.freq_base), float(op.freq_scale), float(op.ext_factor),
-        float(magnitude), float(low), float(high),
-    )  # fmt: skip
+    angles = (op.freq_base, op.freq_scale, op.ext_factor, magnitude, low, high)
+    params = (op.n_dims, int(op.mode == "neox"), *map(float, angles))
     return [Step(rope, (node, x, pos, factors), params, private=4 * op.n_dims)]

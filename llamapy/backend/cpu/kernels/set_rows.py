@@ -1,4 +1,5 @@
-"""set_rows: rows of float32 into a table of any type that can be encoded; numbers outside the table are left out."""
+"""set_rows: rows of float32 into a table of any type that can be encoded; numbers outside the
+table are left out."""
 
 from __future__ import annotations
 

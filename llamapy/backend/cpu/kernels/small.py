@@ -1,4 +1,5 @@
-"""Small ops of experts and choices: concat, add_id, argsort, top_k, argmax, diag_mask_inf, log, softplus."""
+"""Small ops of experts and choices: concat, add_id, argsort, top_k, argmax, diag_mask_inf, log,
+softplus."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from llamapy.backend.cpu.sync import block_of
 from llamapy.graph.tensor import Tensor
 from llamapy.native import ByType, compiled, mem, simd
 
-
 FUNCTIONS = {
     f.__name__: f
     for f in (
@@ -38,7 +37,8 @@ apply = ByType("apply", lambda op: FUNCTIONS[op], 3)
 
 @compiled
 def row(op, x, y, n, stride, p, q, scratch):
-    """y[i] = f(x[i]) for a row whose elements are `stride` bytes apart; the tail goes through scratch."""
+    """y[i] = f(x[i]) for a row whose elements are `stride` bytes apart; the tail goes through
+    scratch."""
     whole = n // 16 * 16 if stride == 4 else 0
     for i in range(0, whole, 16):
         simd.store_f32x16(y + 4 * i, apply(op, simd.load_f32x16(x + 4 * i), p, q))

@@ -1,4 +1,5 @@
-"""Panels of bytes: for each four values of k the four bytes of row 0, of row 1 ... of row 15 (64 bytes).
+"""Panels of bytes: for each four values of k the four bytes of row 0, of row 1 ... of row 15 (64
+bytes).
 
 Numbers are shifted to start at 0 and meet activations of 8 bits. For types that span at most 127.
 """
@@ -32,7 +33,8 @@ steps = ByType("steps", _steps, 0)
 
 @compiled
 def pack(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables):
-    """Interleave rows as bytes from 0 (number - lowest); scales and negated minimums beside. Missing rows: the last."""
+    """Interleave rows as bytes from 0 (number - lowest); scales and negated minimums beside.
+    Missing rows: the last."""
     q, s, m = scratch, scratch + 256, scratch + 320
     low = values.lowest(w)
     offset = simd.splat_i8x32(np.int8(-low))

@@ -1,4 +1,5 @@
-"""What the forms share: scales and sums of the activations for the groups of a weight type, and adding a group."""
+"""What the forms share: scales and sums of the activations for the groups of a weight type, and
+adding a group."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Panels of pairs: for each two values of k the two 16-bit numbers of row 0 ... of row 15 (64 bytes).
+"""Panels of pairs: for each two values of k the two 16-bit numbers of row 0 ... of row 15 (64
+bytes).
 
-They meet activations of 16 bits: products cannot saturate, and the rounding of activations is as good as none.
+They meet activations of 16 bits: products cannot saturate, and the rounding of activations is as
+good as none.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ BYTES = 2  # a value in the panel, and an activation
 
 @compiled
 def pack(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables):
-    """Interleave rows as pairs of 16-bit numbers; scales and negated minimums beside. Missing rows: the last."""
+    """Interleave rows as pairs of 16-bit numbers; scales and negated minimums beside. Missing
+    rows: the last."""
     q, s, m = scratch, scratch + 256, scratch + 320
     per = values.n_values(w) // values.group(w)
     for r in range(ROWS):
