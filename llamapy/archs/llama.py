@@ -13,6 +13,7 @@ from llamapy.nn.ffn import gated_ffn
 from llamapy.nn.head import head
 from llamapy.nn.moe import Routing, moe
 from llamapy.nn.norm import rms_norm
+from llamapy.nn.params import key
 from llamapy.nn.rope import with_factors
 from llamapy.nn.step import Step
 from llamapy.nn.weights import Weights
@@ -29,12 +30,19 @@ NAMES = hf.decoder(
         "ffn_up_exps": hf.experts("block_sparse_moe.experts.{e}.w3"),
     }
 )
+KEYS = (*hf.STANDARD_KEYS, "vocab_size", "rope.dimension_count")
+VOCAB = hf.Vocabulary(("spm", "spm_json", "bpe"), before=hf.prefix_space, after=hf.odd_sizes)
+EXTRA = hf.llama3_factors
 BIASED = ()  # what has a bias in a model that does not say
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params(params.Params):
-    """Nothing beyond the common keys."""
+    """The common keys; heads are turned whole."""
+
+    n_embd_head: int = key("attention.key_length", hf=hf.head_dim, default=params.per_head)
+    n_embd_head_v: int = key("attention.value_length", hf=hf.head_dim, default=params.per_head)
+    n_rot: int = key("rope.dimension_count", hf=hf.head_dim, default=lambda p: p.n_embd_head)
 
     def check(self, where: str) -> None:
         super().check(where)

@@ -1,1 +1,1 @@
-"""From Hugging Face folders to GGUF."""
+"""From a Hugging Face folder to what a GGUF file holds. Writes nothing."""

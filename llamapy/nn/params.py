@@ -17,6 +17,7 @@ from llamapy.core.errors import ModelError
 from llamapy.gguf import keys
 from llamapy.gguf.metadata import Metadata
 from llamapy.gguf.values import ValueType
+from llamapy.nn import hf
 from llamapy.nn.rope import Rope
 
 REQUIRED: Any = object()
@@ -46,6 +47,11 @@ def key(name: str, *, hf: HfName | tuple[HfName, ...] = (), default: Any = REQUI
     return field(metadata={"key": name, "hf": names, "default": default})
 
 
+def per_head(p: Any) -> int:
+    """Values a head, if nothing else is said."""
+    return int(p.n_embd // max(1, p.n_head))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Params:
     """What the graphs of most architectures need to know. Sizes count values, not bytes.
@@ -66,10 +72,10 @@ class Params:
         default=lambda p: p.n_head,
     )
     n_embd_head: int = key(
-        "attention.key_length", hf="head_dim", default=lambda p: p.n_embd // max(1, p.n_head)
+        "attention.key_length", hf="head_dim", default=per_head
     )
     n_embd_head_v: int = key(
-        "attention.value_length", hf="head_dim", default=lambda p: p.n_embd // max(1, p.n_head)
+        "attention.value_length", hf="head_dim", default=per_head
     )
     norm_rms_eps: float = key("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=0.0)
     norm_eps: float = key(
@@ -77,26 +83,44 @@ class Params:
         hf=("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
         default=0.0,
     )
-    causal: bool = key("attention.causal", default=True)
+    causal: bool = key(
+        "attention.causal",
+        hf=lambda c: False if c.get("is_causal") is False else None,
+        default=True,
+    )
     attn_scale: float = key("attention.scale", default=0.0)
     n_window: int = key("attention.sliding_window", hf="sliding_window", default=0)
     n_rot: int = key("rope.dimension_count", default=lambda p: p.n_embd_head)
     rope_freq_base: float = key(
         "rope.freq_base",
-        hf=("rope_theta", "rope_parameters.rope_theta", "rotary_emb_base"),
+        hf=("rope.theta", "rope_theta", "rope_parameters.rope_theta", "rotary_emb_base"),
         default=10000.0,
     )
-    rope_scaling: str = key("rope.scaling.type", default="linear")
-    rope_factor: float = key("rope.scaling.factor", default=0.0)
+    rope_scaling: str = key("rope.scaling.type", hf="rope.scaling", default="linear")
+    rope_factor: float = key("rope.scaling.factor", hf=hf.scaled("factor"), default=0.0)
     rope_scale_linear: float = key("rope.scale_linear", default=0.0)  # the factor's old name
     rope_attn_factor: float = key("rope.scaling.attn_factor", default=1.0)
     rope_n_ctx_orig: int = key(
-        "rope.scaling.original_context_length", default=lambda p: p.n_ctx_train
+        "rope.scaling.original_context_length",
+        hf=hf.yarn("n_ctx_orig"),
+        default=lambda p: p.n_ctx_train,
     )
     rope_yarn_log_mul: float = key("rope.scaling.yarn_log_multiplier", default=0.0)
-    rope_beta_fast: float = key("rope.scaling.yarn_beta_fast", default=32.0)
-    rope_beta_slow: float = key("rope.scaling.yarn_beta_slow", default=1.0)
-    n_expert: int = key("expert_count", hf=("num_local_experts", "num_experts"), default=0)
+    rope_yarn_ext_factor: float = key(
+        "rope.scaling.yarn_ext_factor", hf=hf.yarn("extrapolation_factor"), default=0.0
+    )
+    rope_yarn_attn_factor: float = key(
+        "rope.scaling.yarn_attn_factor",
+        hf=(hf.yarn("attention_factor"), hf.yarn("attn_factor")),
+        default=0.0,
+    )
+    rope_beta_fast: float = key(
+        "rope.scaling.yarn_beta_fast", hf=hf.yarn("beta_fast"), default=32.0
+    )
+    rope_beta_slow: float = key("rope.scaling.yarn_beta_slow", hf=hf.yarn("beta_slow"), default=1.0)
+    n_expert: int = key(
+        "expert_count", hf=("num_local_experts", "num_experts", "n_routed_experts"), default=0
+    )
     n_expert_used: int = key("expert_used_count", hf="num_experts_per_tok", default=0)
 
     @classmethod
@@ -111,11 +135,12 @@ class Params:
 
     @classmethod
     def from_config(cls, config: Config, *, arch: str, n_vocab: int, where: str) -> Self:
-        """Read a Hugging Face config (a dict as in config.json)."""
+        """Read a Hugging Face config (a dict as in config.json, with its rotation as hf.with_rope
+        puts it)."""
 
         def read(f: Any, kind: Any, n_layer: int) -> Any:
-            found = (_from_config(config, name) for name in f.metadata["hf"])
-            return next((value for value in found if value is not None), None)
+            value = _asked(config, f)
+            return None if value is None else _as(kind, value, where, f)
 
         def missing(f: Any) -> ModelError:
             return ModelError(f"{where}: no {' or '.join(map(str, f.metadata['hf']))}")
@@ -123,6 +148,17 @@ class Params:
         made = cls(**cls._fill(read, {"arch": arch, "n_vocab": n_vocab}, missing))
         made.check(where)
         return made
+
+    @classmethod
+    def said(cls, config: Config, where: str) -> dict[str, Any]:
+        """{key without the architecture: value} of what a Hugging Face config gives itself."""
+        kinds = typing.get_type_hints(cls)
+        asked = {f: _asked(config, f) for f in fields(cls) if f.metadata["key"] != SKIP}
+        return {
+            f.metadata["key"]: _as(kinds[f.name], value, where, f)
+            for f, value in asked.items()
+            if value is not None
+        }
 
     @classmethod
     def of(cls, *, arch: str, n_vocab: int, **given: Any) -> Self:
@@ -212,7 +248,9 @@ class Params:
             "n_ctx_orig": self.rope_n_ctx_orig,
             "freq_base": self.rope_freq_base,
             "freq_scale": self.freq_scale,
-            "ext_factor": 1.0 if self.rope_scaling == "yarn" else 0.0,
+            "ext_factor": (self.rope_yarn_ext_factor or 1.0)
+            if self.rope_scaling == "yarn"
+            else 0.0,
             "attn_factor": self._attn_factor(),
             "beta_fast": self.rope_beta_fast,
             "beta_slow": self.rope_beta_slow,
@@ -225,7 +263,7 @@ class Params:
         if self.rope_scaling != "yarn":
             return self.rope_attn_factor
         factor = 1.0 / self.freq_scale
-        mscale = mscale_of(factor, 1.0)
+        mscale = self.rope_yarn_attn_factor or mscale_of(factor, 1.0)
         if self.rope_yarn_log_mul:
             mscale /= mscale_of(factor, self.rope_yarn_log_mul)
         return mscale / (1.0 + 0.1 * log(factor)) * self.rope_attn_factor
@@ -281,6 +319,26 @@ class _FileKeys:
 
     def missing(self, f: Any) -> ModelError:
         return ModelError(f"{self.where}: key {keys.of(self.arch, f.metadata['key'])} is missing")
+
+
+def _asked(config: Config, f: Any) -> Any:
+    """What a config says for a field; None if nothing."""
+    found = (_from_config(config, name) for name in f.metadata["hf"])
+    return next((value for value in found if value is not None), None)
+
+
+def _as(kind: Any, value: Any, where: str, f: Any) -> Any:
+    """A value of a config as its field has it. ModelError if it is of another kind."""
+    several = typing.get_origin(kind) is tuple
+    single = typing.get_args(kind)[0] if several else kind
+    values = value if several and isinstance(value, (list, tuple)) else [value]
+    right: Any = {int: int, float: (int, float), bool: bool, str: str}[single]
+    for one in values:
+        if not isinstance(one, right) or (isinstance(one, bool) and single is not bool):
+            shown = f.metadata["key"]
+            raise ModelError(f"{where}: {shown} is {str(value)[:80]}, not {single.__name__}")
+    made = tuple(single(one) for one in values)
+    return made if several else made[0]
 
 
 def _from_config(config: Config, name: HfName) -> Any:

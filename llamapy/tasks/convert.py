@@ -1,0 +1,235 @@
+"""Convert a Hugging Face folder to GGUF: what `llamapy convert` does, for programs. Prints nothing.
+
+The file is that of convert_hf_to_gguf.py, byte for byte; docs/convert.md says where it is not.
+Memory is a few times the largest tensor, whatever the model's size.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from llamapy.convert import architectures, dequant, metadata, names, vocab
+from llamapy.convert.checkpoint import Checkpoint, open_folder
+from llamapy.convert.metadata import About
+from llamapy.convert.plan import Stored, Tensor, embedding_rows, plan
+from llamapy.core.errors import ModelError, QuantError, UsageError
+from llamapy.core.log import log
+from llamapy.gguf import keys, split
+from llamapy.gguf.limits import shown
+from llamapy.gguf.writer import GGUFWriter
+from llamapy.nn import hf
+from llamapy.nn.params import Params
+from llamapy.quants import codec
+from llamapy.tasks import convert_types
+from llamapy.tasks.convert_types import Chosen
+
+Array = np.ndarray[Any, Any]
+StrPath = str | os.PathLike[str]
+
+QUANTIZATION_VERSION = 2  # GGML_QUANT_VERSION
+
+
+@dataclass(frozen=True)
+class Options:
+    """outtype   "auto" or the name of a file type
+    output    file, pattern with {ftype} or {FTYPE}, or folder; "" is the model's folder
+    vocab_only  only the vocabulary and the model's numbers
+    model_name, metadata  general.name; a JSON file of other keys
+    pre       the name of the pre-tokenizer, if it is not to be found out
+    split_max_tensors, split_max_size  parts of at most so many tensors or bytes; 0 is no limit
+    no_tensor_first_split  a first part without tensors
+    threads   for quantized types
+    """
+
+    outtype: str = "auto"
+    output: StrPath = ""
+    vocab_only: bool = False
+    model_name: str | None = None
+    metadata: Path | None = None
+    pre: str | None = None
+    split_max_tensors: int = 0
+    split_max_size: int = 0
+    no_tensor_first_split: bool = False
+    threads: int = 1
+    overwrite: bool = False
+
+
+@dataclass
+class Job:
+    """A conversion that is decided but not done."""
+
+    checkpoint: Checkpoint
+    options: Options
+    architecture: str
+    path: Path
+    values: dict[str, Any]
+    tensors: list[Tensor] = field(default_factory=list)
+    chosen: Chosen = field(default_factory=lambda: Chosen("F16", {}))
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of tensor data."""
+        return sum(self.bytes_of(one) for one in self.tensors)
+
+    def bytes_of(self, tensor: Tensor) -> int:
+        kind = codec.get(self.chosen.kinds[tensor.name])
+        return kind.row_bytes(tensor.ne[0]) * (tensor.n_elements // max(1, tensor.ne[0]))
+
+
+def prepare(folder: StrPath, options: Options | None = None) -> Job:
+    """Read everything but tensor data, and decide. Whatever can be refused is refused here."""
+    options = options or Options()
+    _check(options)
+    checkpoint = open_folder(folder, with_tensors=not options.vocab_only)
+    arch, name = architectures.find(checkpoint.architecture, str(checkpoint.folder))
+    checkpoint = replace(checkpoint, config=_config(arch, checkpoint))
+    where = str(checkpoint.folder)
+    sources = dequant.sources(checkpoint.tensors, checkpoint.config, where)
+    n_vocab = _n_vocab(arch, sources, checkpoint)
+    params: Params = arch.Params.from_config(
+        checkpoint.config, arch=name, n_vocab=n_vocab, where=where
+    )
+    tensors = [] if options.vocab_only else plan(checkpoint, arch, params, sources)
+    chosen = convert_types.choose(options.outtype, tensors, sources, params, where)
+    about = metadata.about(
+        checkpoint,
+        {one.name: one.ne for one in tensors},
+        override=options.metadata,
+        name=options.model_name,
+    )
+    policy: hf.Vocabulary = getattr(arch, "VOCAB", hf.Vocabulary())
+    values: dict[str, Any] = {keys.ARCHITECTURE: name, keys.TYPE: "model"}
+    values |= about.values()
+    values |= metadata.of_architecture(arch, params, checkpoint.config, chosen.file_type, where)
+    values[keys.QUANTIZATION_VERSION] = QUANTIZATION_VERSION
+    values |= vocab.read(checkpoint, policy, n_vocab, options.pre)
+    path = _path(checkpoint, options, about, chosen.name)
+    order = {tensor: i for i, tensor in enumerate(chosen.kinds)}
+    tensors.sort(key=lambda one: order[one.name])
+    return Job(checkpoint, options, name, path, values, tensors, chosen)
+
+
+def _check(options: Options) -> None:
+    if options.split_max_tensors and options.split_max_size:
+        raise UsageError("--split-max-tensors and --split-max-size do not go together")
+    if options.no_tensor_first_split and not (options.split_max_tensors or options.split_max_size):
+        raise UsageError("--no-tensor-first-split needs --split-max-tensors or --split-max-size")
+
+
+def _config(arch: ModuleType, checkpoint: Checkpoint) -> dict[str, Any]:
+    """The configuration as the architecture wants it."""
+    config = hf.with_rope(checkpoint.config)
+    adjust: Callable[..., dict[str, Any]] | None = getattr(arch, "adjust", None)
+    return adjust(config) if adjust else config
+
+
+def _n_vocab(arch: ModuleType, sources: Mapping[str, Stored], checkpoint: Checkpoint) -> int:
+    """Rows of the embeddings; without tensors what the configuration says."""
+    rows = embedding_rows(arch, sources)
+    if rows is not None:
+        return rows
+    size = checkpoint.config.get("vocab_size")
+    if not isinstance(size, int):
+        raise ModelError(f"{checkpoint.folder}: neither embeddings nor vocab_size are there")
+    return size
+
+
+def _path(checkpoint: Checkpoint, options: Options, about: About, file_type: str) -> Path:
+    """Where to write: as asked, with the type filled in, or under the model's own name."""
+    given = Path(options.output) if options.output else checkpoint.folder
+    if not given.is_dir():
+        return given.with_name(_filled(given.name, file_type))
+    facts = {k: about.fields.get(k) for k in ("name", "basename", "finetune", "version")}
+    made = names.file_name(
+        **facts,
+        size_label=None if options.vocab_only else about.fields.get("size_label"),
+        output_type=None if options.vocab_only else file_type,
+        kind="vocab" if options.vocab_only else None,
+    )
+    return given / f"{made}.gguf"
+
+
+def _filled(name: str, file_type: str) -> str:
+    lower, upper = file_type.lower(), file_type.upper()
+    for mark, text in (("{}", lower), ("{ftype}", lower), ("{outtype}", lower)):
+        name = name.replace(mark, text).replace(mark.upper(), upper)
+    return name
+
+
+def run(job: Job, *, on_done: Callable[[int], None] | None = None) -> list[str]:
+    """Write the file or its parts, whose names are given. Nothing appears before all is done.
+
+    on_done  told how many bytes of tensor data are written by now
+    """
+    writer = GGUFWriter(job.path)
+    for key, value, kind in metadata.typed(job.values):
+        writer.add(key, value, kind)
+    for one in job.tensors:
+        kind_of = codec.get(job.chosen.kinds[one.name])
+        writer.add_tensor(one.name, one.ne, kind_of.type_id, job.bytes_of(one))
+    options = job.options
+    inputs = job.checkpoint.files
+    by_name = {one.name: one for one in job.tensors}
+
+    def source(name: str) -> Iterator[Array]:
+        return encoded(by_name[name], job.chosen.kinds[name], options.threads)
+
+    if not (options.split_max_tensors or options.split_max_size):
+        writer.write(source, inputs=inputs, overwrite=options.overwrite, on_done=on_done)
+        return [writer.path]
+    return split.write_split(
+        writer,
+        source,
+        max_tensors=options.split_max_tensors,
+        max_size=options.split_max_size,
+        no_tensor_first_split=options.no_tensor_first_split,
+        rules="converter",
+        inputs=inputs,
+        overwrite=options.overwrite,
+        on_done=on_done,
+    )
+
+
+def encoded(tensor: Tensor, kind: str, threads: int) -> Iterator[Array]:
+    """A tensor's data in a type, in pieces. QuantError names the tensor."""
+    for rows in tensor.pieces():
+        if kind in ("f32", "f16", "bf16"):
+            yield _float(rows, tensor, kind)
+            continue
+        from llamapy.quants import api
+
+        values = _float(rows, tensor, "f32")
+        try:
+            yield api.quantize(values, kind, threads=threads)
+        except QuantError as error:
+            raise QuantError(f"tensor {shown(tensor.name)}: {error.message}") from None
+
+
+def _float(rows: Array, tensor: Tensor, kind: str) -> Array:
+    """Rows as float32, float16, or the bits of bfloat16."""
+    if tensor.dtype.lower() == kind:
+        return rows
+    if tensor.dtype == "BF16":
+        rows = (rows.astype("<u4") << 16).view("<f4")
+    if kind == "bf16":
+        return to_bfloat(np.ascontiguousarray(rows, "<f4"))
+    with np.errstate(over="ignore"):
+        made = rows.astype("<f4" if kind == "f32" else "<f2")
+    if kind == "f16" and np.isinf(made).any() and np.isfinite(rows).all():
+        log.warning("tensor %s has values beyond f16: they become infinite", shown(tensor.name))
+    return made
+
+
+def to_bfloat(values: Array) -> Array:
+    """Bits of the nearest bfloat16, halves to even; a NaN stays one. float32 -> uint16."""
+    bits = values.view("<u4")
+    nan = (bits & 0x7FFFFFFF) > 0x7F800000
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+    return np.where(nan, (bits >> 16) | 64, rounded).astype("<u2")
