@@ -8,10 +8,16 @@ Natural text repeats its words, so each piece's ids are remembered; only new pie
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from itertools import chain
+from typing import cast
+
+import numpy as np
 
 from llamapy.core.errors import TokenizerError
 from llamapy.tokenizers import unicode
+from llamapy.tokenizers.long_splits import long_bounds
+from llamapy.tokenizers.long_texts import Words, bpe_words, flat, worthwhile
 from llamapy.tokenizers.merge import merge
 from llamapy.tokenizers.pieces import SPACE, byte_chars
 from llamapy.tokenizers.pretok import Splitter
@@ -22,16 +28,22 @@ LONGEST_KEPT = 64  # characters; longer pieces are seldom met again
 MOST_KEPT = 200_000
 
 
-class Words(dict[str, list[int]]):
+class KnownWords(dict[str, list[int]]):
     """Ids of pieces met so far; a piece that is missing is encoded on the spot."""
 
     def __init__(self, vocab: Vocab, merges: list[bytes]) -> None:
         assert vocab.rules is not None
+        self._vocab = vocab
         self._ids = vocab.ids
         self._rules = vocab.rules
-        # keys as in the file: left, space, right; of equal ones the first counts
-        self._ranks = dict(zip(reversed(merges), range(len(merges) - 1, -1, -1)))
-        self._byte_symbols = [char.encode() for char in byte_chars()]
+        self._merges = merges
+        self._byte_symbols = [c.encode() for c in byte_chars()] if self._rules.byte_encode else []
+
+    @cached_property
+    def _ranks(self) -> dict[bytes, int]:
+        """Keys as in the file: left, space, right. Of equal ones the first counts."""
+        n = len(self._merges)
+        return dict(zip(reversed(self._merges), range(n - 1, -1, -1)))
 
     def __missing__(self, word: str) -> list[int]:
         ids = self.encode(unicode.encode(word))
@@ -78,8 +90,10 @@ class Bpe:
             raise TokenizerError("tokenizer.ggml.merges is missing or empty")
         self._vocab = vocab
         self._rules = vocab.rules
+        self._merges = merges
         self._splitter = Splitter(vocab.rules)
-        self._words = Words(vocab, merges)
+        self._compiled: Words | None = None
+        self._words = KnownWords(vocab, merges)
 
     def encode(self, texts: list[bytes]) -> list[list[int]]:
         """Ids of each text."""
@@ -95,8 +109,21 @@ class Bpe:
         return self._encode_text(unicode.decode(text))
 
     def _encode_text(self, text: str) -> list[int]:
+        if worthwhile(len(text), self._compiled):
+            return self._encode_long(text)
         pieces = self._splitter.split(text)
         return list(chain.from_iterable(map(self._words.__getitem__, pieces)))
+
+    def _encode_long(self, text: str) -> list[int]:
+        if self._compiled is None:
+            self._compiled = bpe_words(self._vocab, self._merges)
+        if self._rules.word_starts:
+            data, bounds = flat([unicode.encode(piece) for piece in self._splitter.split(text)])
+        else:
+            data = np.frombuffer(unicode.encode(text) + b"\0", np.uint8)[:-1]
+            bounds = unicode.byte_offsets(text, long_bounds(self._rules, text))
+        ids, _ = self._compiled.encode(data, bounds)
+        return cast(list[int], ids.tolist())
 
     def _encode_without_spaces(self, text: bytes) -> list[int]:
         """White space only separates; it has no tokens."""

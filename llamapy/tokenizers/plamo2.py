@@ -10,6 +10,8 @@ import math
 
 from llamapy.core.errors import TokenizerError
 from llamapy.tokenizers import unicode
+from llamapy.tokenizers.long_covers import Plamo2Texts
+from llamapy.tokenizers.long_texts import worthwhile
 from llamapy.tokenizers.vocab import BYTE, Vocab
 
 UNKNOWN = -10_000_000
@@ -20,6 +22,7 @@ class Plamo2:
     """Encoder of one vocabulary."""
 
     def __init__(self, vocab: Vocab) -> None:
+        self._compiled: Plamo2Texts | None = None
         self._bytes = _byte_tokens(vocab)
         self._pieces: dict[str, tuple[int, int]] = {}  # text -> (score, id)
         self._longest: dict[str, int] = {}  # characters of the longest piece by its first one
@@ -34,7 +37,12 @@ class Plamo2:
 
     def encode(self, texts: list[bytes]) -> list[list[int]]:
         """Ids of each text; a byte order mark at its start is left out."""
-        return [self._encode(unicode.decode(text).removeprefix("\ufeff")) for text in texts]
+        decoded = [unicode.decode(text).removeprefix("\ufeff") for text in texts]
+        if not worthwhile(sum(map(len, texts)), self._compiled):
+            return [self._encode(text) for text in decoded]
+        if self._compiled is None:
+            self._compiled = Plamo2Texts(self._pieces, self._bytes, UNKNOWN)
+        return [self._compiled.encode(text) for text in decoded]
 
     def _encode(self, text: str) -> list[int]:
         n = len(text)

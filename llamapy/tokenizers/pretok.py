@@ -102,7 +102,7 @@ def _digit_runs() -> re.Pattern[str]:
 
 
 @cache
-def _splitter(pattern: str) -> tuple[Split, bool]:
+def splitter(pattern: str) -> tuple[Split, bool]:
     """A pattern as a function from a piece to its pieces; does it run on collapsed text?"""
     if pattern == "@digits":
         return _digits, True
@@ -135,7 +135,7 @@ class Splitter:
         pieces = current = None
         forms: dict[bool, str] = {}
         for pattern in self.rules.patterns:
-            split, collapsed = _splitter(pattern)
+            split, collapsed = splitter(pattern)
             if collapsed not in forms:
                 forms[collapsed] = (
                     unicode.collapse(text, han=self._han)

@@ -65,7 +65,7 @@ ASIAN = "[一-龥ࠀ-一가-\ud7ff]+"
 RULE_SETS = (
     PreTokenizer(
         "default",
-        (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
+        (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9]{3,3}"),
     ),
     PreTokenizer(
         "minicpm5",
@@ -126,7 +126,7 @@ RULE_SETS = (
         clean_spaces=False,
         ignore_merges=True,
     ),
-    PreTokenizer("falcon", (r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]")),
+    PreTokenizer("falcon", (r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9]{3,3}")),
     PreTokenizer("starcoder refact codeshell exaone minerva-7b mellum2", (r"\p{N}", GPT2)),
     PreTokenizer("command-r smollm", (r"\p{N}", GPT2), clean_spaces=False),
     PreTokenizer(

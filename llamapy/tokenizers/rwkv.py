@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from llamapy.core.errors import TokenizerError
+from llamapy.tokenizers.long_covers import GreedyTexts
+from llamapy.tokenizers.long_texts import worthwhile
 from llamapy.tokenizers.pieces import unescape_rwkv
 from llamapy.tokenizers.vocab import Vocab
 
@@ -13,6 +15,7 @@ class Rwkv:
     def __init__(self, vocab: Vocab) -> None:
         self._unknown = vocab.special["unk"]
         self._ids = {unescape_rwkv(text): token for token, text in enumerate(vocab.tokens)}
+        self._compiled: GreedyTexts | None = None
         self._longest = [0] * 256  # length of the longest token by its first byte
         for text in self._ids:
             if text:
@@ -20,7 +23,12 @@ class Rwkv:
 
     def encode(self, texts: list[bytes]) -> list[list[int]]:
         """Ids of each text. TokenizerError if a byte has no token and there is no unknown token."""
-        return [self._encode(text) for text in texts]
+        if not worthwhile(sum(map(len, texts)), self._compiled):
+            return [self._encode(text) for text in texts]
+        if self._compiled is None:
+            self._compiled = GreedyTexts(list(self._ids), list(self._ids.values()))
+        found = map(self._compiled.encode, texts)
+        return [self._encode(t) if -1 in ids else ids for t, ids in zip(texts, found)]
 
     def _encode(self, text: bytes) -> list[int]:
         find, longest, out, at = self._ids.get, self._longest, [], 0

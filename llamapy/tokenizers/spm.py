@@ -6,6 +6,7 @@ The caller has put the space prefix; here spaces become U+2581 and text becomes 
 from __future__ import annotations
 
 from llamapy.core.errors import TokenizerError
+from llamapy.tokenizers.long_texts import Words, spm_words, worthwhile
 from llamapy.tokenizers.merge import merge
 from llamapy.tokenizers.pieces import SPACE
 from llamapy.tokenizers.vocab import Vocab
@@ -32,10 +33,18 @@ class Spm:
     def __init__(self, vocab: Vocab) -> None:
         self._vocab = vocab
         self._scores = vocab.scores.tolist()
+        self._compiled: Words | None = None
 
     def encode(self, texts: list[bytes]) -> list[list[int]]:
         """Ids of each text. TokenizerError if a byte has no token."""
-        return [self._encode(text.replace(b" ", SPACE)) for text in texts]
+        texts = [text.replace(b" ", SPACE) for text in texts]
+        if not worthwhile(sum(map(len, texts)), self._compiled):
+            return [self._encode(text) for text in texts]
+        if self._compiled is None:
+            self._compiled = spm_words(self._vocab, self._find_byte)
+        encoded = self._compiled.encode_texts(texts)
+        missing = self._vocab.n_vocab  # in place of a byte without a token
+        return [self._encode(t) if missing in ids else ids for t, ids in zip(texts, encoded)]
 
     def _encode(self, text: bytes) -> list[int]:
         ids = self._vocab.ids
@@ -43,7 +52,7 @@ class Spm:
         for symbol in merge(characters(text), self._rank):
             token = ids.get(symbol)
             if token is None:
-                out += map(self.byte_token, symbol)
+                out += map(self._byte_token, symbol)
             else:
                 out.append(token)
         return out
@@ -52,15 +61,18 @@ class Spm:
         token = self._vocab.ids.get(left + right)
         return None if token is None else -self._scores[token]
 
-    def byte_token(self, byte: int) -> int:
-        """The token of a byte that no other token covers."""
+    def _find_byte(self, byte: int) -> int | None:
+        """The token of a byte that no other token covers, None if there is none."""
         ids = self._vocab.ids
-        for text in (b"<0x%02X>" % byte, bytes([byte])):
+        for text in (b"<0x%02X>" % byte, b"%c" % byte):
             if text in ids:
                 return ids[text]
-        unknown = self._vocab.special["unk"]
-        if unknown is None:
+        return self._vocab.special["unk"]
+
+    def _byte_token(self, byte: int) -> int:
+        token = self._find_byte(byte)
+        if token is None:
             raise TokenizerError(
                 f"the vocabulary has no token for byte 0x{byte:02X} and no unknown token"
             )
-        return unknown
+        return token

@@ -7,12 +7,15 @@ the normalizer unchanged, even a single byte of a character.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 import numpy as np
 
 from llamapy.core.errors import TokenizerError
 from llamapy.tokenizers import unicode
 from llamapy.tokenizers.charsmap import Charsmap
+from llamapy.tokenizers.long_covers import UgmTexts
+from llamapy.tokenizers.long_texts import worthwhile
 from llamapy.tokenizers.pieces import SPACE
 from llamapy.tokenizers.spm import CHARACTER_LENGTHS
 from llamapy.tokenizers.vocab import NORMAL, UNUSED, USER_DEFINED, Vocab
@@ -41,6 +44,7 @@ class Ugm:
             for token, (text, score, use) in enumerate(zip(vocab.tokens, scores.tolist(), used))
             if use
         }
+        self._compiled: UgmTexts | None = None
         self._longest = [0] * 256  # length of the longest token by its first byte
         for text in self._scores:
             self._longest[text[0]] = max(self._longest[text[0]], len(text))
@@ -50,7 +54,23 @@ class Ugm:
 
     def encode(self, texts: list[bytes]) -> list[list[int]]:
         """Ids of each text."""
+        if worthwhile(sum(map(len, texts)), self._compiled):
+            if self._compiled is None:
+                self._compiled = self._compile()
+            found = [self._compiled.encode(text) for text in texts]
+            if None not in found:
+                return cast(list[list[int]], found)
         return [self._encode(self.normalize(text)) for text in texts]
+
+    def _compile(self) -> UgmTexts:
+        return UgmTexts(
+            self._scores,
+            self._kept,
+            (self._charsmap.nodes, self._charsmap.texts),
+            (self._unknown, self._unknown_score),
+            prefix=self._vocab.add_space_prefix,
+            merge=self._vocab.remove_extra_whitespaces,
+        )
 
     def normalize(self, text: bytes) -> bytes:
         """`text` after the model's normalizer and its rules for spaces."""

@@ -144,6 +144,17 @@ def code_points(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))
 
 
+def byte_offsets(text: str, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where code points number `places` of `text` begin in its UTF-8 form."""
+    if text.isascii():
+        return places
+    codes = code_points(text)
+    offsets = np.zeros(len(codes) + 1, np.int64)
+    lengths = 1 + (codes > 0x7F).astype(np.int64) + (codes > 0x7FF) + (codes > 0xFFFF)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets[places]
+
+
 def collapse(text: str, *, han: bool = False) -> str:
     """`text` with each character above ASCII replaced by its category's; same length."""
     if text.isascii():

@@ -7,8 +7,14 @@ from __future__ import annotations
 
 from itertools import chain
 
+import numpy as np
+from numpy.typing import NDArray
+
 from llamapy.core.errors import TokenizerError
 from llamapy.tokenizers import unicode
+from llamapy.tokenizers.cover_kernels import ALONE, APART, DROPPED
+from llamapy.tokenizers.long_covers import WpmTexts
+from llamapy.tokenizers.long_texts import worthwhile
 from llamapy.tokenizers.pieces import SPACE
 from llamapy.tokenizers.vocab import Vocab
 
@@ -55,18 +61,48 @@ class _Normalizer(dict[int, str]):
         return char
 
 
+def normal_forms(vocab: Vocab) -> NDArray[np.uint32]:
+    """_Normalizer as a table for compiled code (cover_kernels.py), uint32 [0x110000]."""
+    codes = np.arange(unicode.N_CODE_POINTS, dtype=np.uint32)
+    lower = codes.copy()
+    if vocab.strip_accents:
+        mapped = unicode.nfd_table()
+        codes[list(mapped)] = list(mapped.values())
+    if vocab.lowercase:
+        mapped = unicode.lower_table()
+        lower[list(mapped)] = list(mapped.values())
+    flags = unicode.categories()[codes]
+    white = np.isin(codes, list(unicode.white_space()))
+    dropped = (codes == 0) | (codes == 0xFFFD) | ((flags & unicode.CONTROL) != 0)
+    if vocab.strip_accents:
+        dropped |= (flags & unicode.MARK) != 0
+    alone = (flags & unicode.PUNCTUATION) != 0
+    alone |= (codes < 0x7F) & ((flags & unicode.SYMBOL) != 0)
+    for first, last in IDEOGRAPHS:
+        alone |= (first <= codes) & (codes <= last)
+    forms = lower[codes] | np.where(alone, ALONE, 0)
+    forms = np.where(dropped, DROPPED, forms)
+    return np.where(white, APART, forms).astype(np.uint32)
+
+
 class Wpm:
     """Encoder of one vocabulary."""
 
     def __init__(self, vocab: Vocab) -> None:
+        self._vocab = vocab
         self._normalizer = _Normalizer(lowercase=vocab.lowercase, strip_accents=vocab.strip_accents)
         self._words = _Words(vocab)
+        self._compiled: WpmTexts | None = None
 
     def encode(self, texts: list[bytes]) -> list[list[int]]:
         """Ids of each text."""
         return [self._encode(text) for text in texts]
 
     def _encode(self, text: bytes) -> list[int]:
+        if self._words.unknown is not None and worthwhile(len(text), self._compiled):
+            if self._compiled is None:
+                self._compiled = WpmTexts(self._vocab, normal_forms(self._vocab))
+            return self._compiled.encode(unicode.decode(text))
         words = unicode.decode(text).translate(self._normalizer).split(" ")
         return list(chain.from_iterable(map(self._words.__getitem__, filter(None, words))))
 
@@ -77,7 +113,7 @@ class _Words(dict[str, list[int]]):
     def __init__(self, vocab: Vocab) -> None:
         self._ids = vocab.ids
         self._longest = max(map(len, vocab.tokens))
-        self._unknown = vocab.special["unk"]
+        self.unknown = vocab.special["unk"]
 
     def __missing__(self, word: str) -> list[int]:
         ids = self._encode(SPACE + unicode.encode(word))
@@ -101,6 +137,6 @@ class _Words(dict[str, list[int]]):
         return out
 
     def _unk(self) -> int:
-        if self._unknown is None:
+        if self.unknown is None:
             raise TokenizerError("a word has no tokens, and the vocabulary has no unknown token")
-        return self._unknown
+        return self.unknown
