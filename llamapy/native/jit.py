@@ -96,9 +96,9 @@ class ByType:
     def inner(self) -> Any:
         """What numba calls: a stub with an overload."""
         if self._stub is None:
-            from llamapy.native.phantom import make_by_type
-
-            self._stub = make_by_type(self.name, self.resolve, self.n_args)
+            module: Any = importlib.import_module("llamapy.native.phantom")
+            make_by_type = module.make_by_type
+            self._stub = phantom.make_by_type(self.name, self.resolve, self.n_args)
         return self._stub
 
 
@@ -148,10 +148,10 @@ class Kernel:
             load_numba()
             from numba import types
 
-            from llamapy.native.phantom import Phantom
+            phantom: Any = importlib.import_module("llamapy.native.phantom")
 
             arguments: list[Any] = [types.int64] * 4
-            arguments += [Phantom(a), Phantom(b)]
+            arguments += [phantom.Phantom(a), phantom.Phantom(b)]
             self._made[a, b] = kernel_address(self.function, arguments, (a, b))
         return int(self._made[a, b].address)
 

@@ -50,7 +50,7 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
     """The largest size decides the power of two; importances change nothing."""
     for i in range(n_rows * n_per_row // 32):
         x, block = src + 128 * i, dst + 17 * i
-        most, e = _legacy.size(x, 32), 0
+        most, e = _legacy.size(x, 32), np.int64(0)
         if most > 0:
             # In single precision, as ggml: just below a power of two the logarithm is whole.
             e = (np.int64(np.floor(np.float32(np.log2(np.float64(most))))) - 2 + 127) & 255
