@@ -96,8 +96,7 @@ class ByType:
     def inner(self) -> Any:
         """What numba calls: a stub with an overload."""
         if self._stub is None:
-            module: Any = importlib.import_module("llamapy.native.phantom")
-            make_by_type = module.make_by_type
+            phantom: Any = importlib.import_module("llamapy.native.phantom")
             self._stub = phantom.make_by_type(self.name, self.resolve, self.n_args)
         return self._stub
 
