@@ -1,0 +1,90 @@
+"""What `llamapy perplexity` shows: running figures on stderr, results on stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from llamapy.cli import console
+from llamapy.core.errors import LlamapyError, UsageError
+from llamapy.runtime.model import Model
+from llamapy.tasks import perplexity as task
+from llamapy.tasks.perplexity import Chunk, OnChunk, Perplexity
+
+
+def texts(positional: list[Path] | None, option: list[Path] | None) -> list[Path]:
+    """The text files of a command line, in its order."""
+    files = [*(option or []), *(positional or [])]
+    if not files:
+        raise UsageError("a text is missing", hint="-f FILE")
+    return files
+
+
+def read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise LlamapyError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+@contextmanager
+def running(what: str) -> Iterator[OnChunk]:
+    """A bar that counts chunks and shows the running perplexity."""
+    with console.progress(what, unit="chunks") as tick:
+
+        def on_chunk(chunk: Chunk, total: int) -> None:
+            tick(chunk.number, total, f"{what}: PPL {chunk.running:.4f}")
+
+        yield on_chunk
+
+
+def perplexity(
+    model: Model, files: list[Path], *, as_json: bool, per_byte: bool, **options: Any
+) -> None:
+    """Measure each file and print its figures, and for several their macro average."""
+    found: list[Perplexity] = []
+    for file in files:
+        text = read(file)
+        try:
+            with running(file.name) as on_chunk:
+                found.append(task.perplexity(model, text, on_chunk=on_chunk, **options))
+        except LlamapyError as error:
+            if len(files) == 1:
+                raise
+            raise LlamapyError(f"{file}: {error.message}", hint=error.hint) from None
+        if not as_json:
+            _say(found[-1], file if len(files) > 1 else None, per_byte=per_byte)
+    average = task.macro_average(found)
+    if as_json:
+        parts = [{"file": f} | as_dict(one) for f, one in zip(files, found)]
+        console.json(parts[0] if len(parts) == 1 else {"files": parts, "macro_average": average})
+    elif len(found) > 1:
+        console.out.print(f"Macro average: PPL = {average:.4f}")
+
+
+def as_dict(one: Perplexity) -> dict[str, Any]:
+    return {
+        "ppl": one.ppl,
+        "ppl_err": one.ppl_err,
+        "n_chunks": one.n_chunks,
+        "n_tokens": one.n_tokens,
+        "n_bytes": one.n_bytes,
+        "bits_per_byte": one.bits_per_byte,
+        "ppl_per_byte": one.per_byte,
+        "seconds": one.seconds,
+        "chunks": [asdict(chunk) for chunk in one.chunks],
+    }
+
+
+def _say(one: Perplexity, file: Path | None, *, per_byte: bool) -> None:
+    error = f" +/- {one.ppl_err:.5f}" if one.ppl_err else ""
+    name = f"{file}: " if file else ""
+    console.out.print(f"{name}Final estimate: PPL = {one.ppl:.4f}{error}")
+    if per_byte:
+        console.out.print(
+            f"{name}per byte: PPL = {one.per_byte:.5f}, {one.bits_per_byte:.5f} bits"
+            f" ({one.n_bytes} bytes in {one.n_tokens} tokens)"
+        )
