@@ -19,13 +19,14 @@ _SHOWN = {c: chr(0x2400 + c) for c in range(32) if chr(c) not in "\n\t\r"} | {12
 
 
 @contextmanager
-def interruptible(stop: Callable[[], None]) -> Iterator[None]:
-    """The first Ctrl-C calls `stop`, which is to end the work soon; a second one ends it at
-    once."""
+def interruptible(stop: Callable[[], bool]) -> Iterator[None]:
+    """The first Ctrl-C calls `stop`, which is to end the work soon; where it says that it cannot,
+    and at the second, KeyboardInterrupt ends it at once."""
 
     def handle(number: int, frame: Any) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        stop()
+        if not stop():
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, handle)
     try:

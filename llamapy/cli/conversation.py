@@ -30,7 +30,7 @@ def converse(session: ChatSession) -> None:
             return
         try:
             _act(session, text)
-        except Aborted:
+        except (Aborted, KeyboardInterrupt):
             console.note("interrupted")
         except LlamapyError as error:
             console.warn(str(error))

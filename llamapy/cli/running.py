@@ -54,14 +54,14 @@ class Run:
         with compiling() as hook:
             context = Context(self.model, on_compile=hook, **self.context)
             generation = Generation(context, ids, chain=chain, **self.generation)
-            interrupted: Aborted | None = None
+            interrupted: BaseException | None = None
             try:
                 with answer.interruptible(generation.stop):
                     if as_json:
                         generation.text()
                     else:
                         answer.show(generation)
-            except Aborted as error:
+            except (Aborted, KeyboardInterrupt) as error:
                 interrupted = error
         if as_json:
             console.json(answer.as_json(generation.result))

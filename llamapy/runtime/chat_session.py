@@ -69,10 +69,9 @@ class ChatSession:
         """What the last generation gave."""
         return self.generation.result if self.generation else None
 
-    def stop(self) -> None:
-        """End the answer under way soon (Aborted). From any thread, or a signal handler."""
-        if self.generation is not None:
-            self.generation.stop()
+    def stop(self) -> bool:
+        """End the answer under way soon, as Generation.stop."""
+        return self.generation.stop() if self.generation is not None else True
 
     def _answer(self, undo: int) -> Iterator[str]:
         try:

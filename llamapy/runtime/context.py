@@ -90,6 +90,7 @@ class Context:
         self.flash = self._choose_flash(flash_attn)
         self._compiled: OrderedDict[Any, Compiled] = OrderedDict()
         self._stop = self._busy = False
+        self.compiling = False  # whether kernels are being compiled, which hears no abort
         self.n_reused = 0  # how often a compiled graph was used again
         self.compile_seconds = 0.0  # spent on making graphs and compiling them
         self._n_outputs = 0
@@ -174,10 +175,16 @@ class Context:
             self._compiled.move_to_end(key)
             self.n_reused += 1
             return found
-        start = perf_counter()
+        start, self.compiling = perf_counter(), True
+        try:
+            return self._make(key, part, sizes)
+        finally:
+            self.compile_seconds += perf_counter() - start
+            self.compiling = False
+
+    def _make(self, key: Any, part: Tokens, sizes: tuple[int, ...]) -> Compiled:
         g, logits = self._record(len(part), part.n_outputs, sizes, embeddings=part.ids is None)
         execution = self.engine.prepare(g.graph)
-        self.compile_seconds += perf_counter() - start
         made = Compiled(_used(g), execution)
         if part.n_outputs:
             made.logits = logits

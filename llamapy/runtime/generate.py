@@ -148,11 +148,12 @@ class Generation:
             pass
         return self.result.text
 
-    def stop(self) -> None:
+    def stop(self) -> bool:
         """End soon, with stop_reason "interrupted" and Aborted raised. From any thread, or a signal
-        handler."""
+        handler. False if it takes a while to be heard, because kernels are being compiled."""
         self._stopped = True
         self.context.abort()
+        return not self.context.compiling
 
     def _run(self) -> Iterator[str]:
         start, compiled = perf_counter(), self.context.compile_seconds

@@ -144,11 +144,11 @@ def mask(layer: Layer, part: Tokens, pos: Ints, seqs: Bools) -> Array:
     same = len(part) == 1 or len(set(part.seq.tolist())) == 1
     visible = seqs[:, part.seq[0]][None] if same else seqs[:, part.seq].T
     distance = part.pos[:, None] - pos[None]
-    hidden = ~visible
+    hidden = np.broadcast_to(~visible, distance.shape)
     if layer.causal:
         hidden = hidden | (distance < 0)
     if layer.window:
-        hidden |= distance >= layer.window
+        hidden = hidden | (distance >= layer.window)
     if layer.max_bias > 0:
         return np.where(hidden, np.float16(-np.inf), -np.abs(distance).astype(np.float16))
     return np.multiply(hidden, HIDDEN, dtype=np.uint16).view(np.float16)
