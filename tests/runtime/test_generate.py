@@ -177,7 +177,7 @@ def test_model_generate() -> None:
 
 
 def test_dry_gets_its_breakers() -> None:
-    """DRY breaks off the repetition of a word, but not of a breaker, which the tokenizer tells it."""
+    """DRY breaks off the repetition of a word, but not of a breaker."""
     word, breaker = (tiny("llama").tokenize(text)[0] for text in ("x", "\n"))
     for token, stays in ((word, False), (breaker, True)):
         g = generate([token] * 20, dry_multiplier=2.0, logit_bias={token: 30.0}, n_predict=3)
