@@ -1,6 +1,8 @@
-"""A sample of the op cases at the SIMD levels that are not this machine's best, each in a process of its own.
+"""A sample of the op cases at the SIMD levels that are not this machine's best, each in a process
+of its own.
 
-The best level runs all cases (test_ops.py). The levels of other machines run emulated: the same kernels, with their
+The best level runs all cases (test_ops.py). The levels of other machines run emulated: the same
+kernels, with their
 special instructions replaced by plain vector operations of the same meaning.
 """
 
@@ -25,7 +27,8 @@ from llamapy.native.simd.levels import level
 from tests.ops.case import check, run_case
 from tests.ops.cases import CASES
 
-WANTED = {"mul_mat", "mul_mat_id", "get_rows", "flash_attn", "rms_norm", "soft_max", "rope", "swiglu", "add"}
+WANTED = {"mul_mat", "mul_mat_id", "get_rows", "flash_attn", "rms_norm", "soft_max", "rope",
+"swiglu", "add"}
 TYPES = ("q4_1", "q6_K", "q8_0", "f16", "f32")
 seen, cpu = {}, CPU(threads=2)
 for case in CASES:
