@@ -174,5 +174,7 @@ def gemma3(f: File, ids: Sequence[int]) -> Array:
 def logits(path: Path, ids: Sequence[int]) -> Array:
     """What the model in the file says of each position: float64 [n, n_vocab]."""
     f = File(path)
-    model = {"llama": llama, "qwen2": qwen2, "gemma3": gemma3}[f.arch]
-    return model(f, ids)
+    return MODELS[f.arch](f, ids)
+
+
+MODELS = {"llama": llama, "qwen2": qwen2, "gemma3": gemma3}
