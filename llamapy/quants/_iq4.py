@@ -23,11 +23,11 @@ TOO_SMALL = np.float32(1e-15)  # a group of smaller values becomes zero
 
 @compiled
 def number_of(value, ladder):
-    """The numbers nearest to 8 values."""
+    """The numbers nearest to 8 values; the last for what is no number."""
     number = lanes.splat(mem.f32(ladder, 0))
     for k in range(15):
-        beyond = value >= lanes.splat(mem.f32(ladder, 16 + k))
-        number = lanes.select(beyond, lanes.splat(mem.f32(ladder, k + 1)), number)
+        below = value < lanes.splat(mem.f32(ladder, 16 + k))
+        number = lanes.select(below, number, lanes.splat(mem.f32(ladder, k + 1)))
     return number
 
 
@@ -36,8 +36,8 @@ def code_of(value, ladder):
     """The indices of the numbers nearest to 8 values."""
     code = lanes.splat(np.float32(0))
     for k in range(15):
-        beyond = value >= lanes.splat(mem.f32(ladder, 16 + k))
-        code = lanes.select(beyond, lanes.splat(np.float32(k + 1)), code)
+        below = value < lanes.splat(mem.f32(ladder, 16 + k))
+        code = lanes.select(below, code, lanes.splat(np.float32(k + 1)))
     return lanes.truncate(code)
 
 

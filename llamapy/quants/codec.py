@@ -37,7 +37,10 @@ class Codec:
               (m is written as 0 where has_min is false). None for plain numbers.
     encode    compiled: encode(src, dst, n_rows, n_per_row, importance, tables): float32 rows at
               address `src` to blocks at `dst`; `importance` is the address of n_per_row float32,
-              or 0. Same bytes as ggml_quantize_chunk. None if nothing is quantized to the type.
+              or 0. Same bytes as ggml_quantize_chunk. What ggml aborts on (the IQ types: numbers or
+              importances that are negative, not finite or too large) makes it stop and return 1 +
+              the number of the row; else it returns 0 or None. None if nothing is quantized to
+              the type.
     """
 
     name: ClassVar[str]
