@@ -64,9 +64,7 @@ def put_weights(x, importance, n, sigma2, w):
 
 @compiled
 def put_searched(x, n, inverse, base, least, most, out):
-    """Bytes of one group (n float32 in a row): the levels of a search, above `least`; inverse 0
-    gives zeros.
-    """
+    """Bytes of one group (n float32 in a row): searched levels above `least`; 0 for inverse 0."""
     scale, start = lanes.splat(inverse), lanes.splat(base)
     shift = lanes.splat_i(least)
     for i in range(0, n, 8):

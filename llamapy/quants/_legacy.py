@@ -103,9 +103,7 @@ def pack_five_bits(levels, high_bits, out):
 
 @compiled
 def columns_and_weights(row, importance, n_per_row, first, sigma2, xt, wt):
-    """Transpose the 8 blocks from block `first` on (the last one again if there are fewer), and
-    their weights.
-    """
+    """Transpose up to 8 blocks from block `first` on, and their weights; returns how many."""
     count = min(8, n_per_row // 32 - first)
     _groups.columns(row + 128 * first, 32, 32, count, xt)
     _groups.columns(importance + 128 * first, 32, 32, count, wt)
@@ -115,9 +113,7 @@ def columns_and_weights(row, importance, n_per_row, first, sigma2, xt, wt):
 
 @compiled
 def fit_scales(row, importance, n_per_row, first, sigma2, n_max, found):
-    """Fit 8 blocks with importances, levels -n_max to n_max - 1: their scales and inverses to
-    `found`.
-    """
+    """Fit 8 blocks with importances, levels -n_max to n_max - 1: scales, inverses to `found`."""
     xt, wt = mem.local(1024), mem.local(1024)
     count = columns_and_weights(row, importance, n_per_row, first, sigma2, xt, wt)
     scale, inverse = search.fit_scale(xt, wt, 32, n_max)
@@ -128,8 +124,9 @@ def fit_scales(row, importance, n_per_row, first, sigma2, n_max, found):
 
 @compiled
 def fit_ranges(row, importance, n_per_row, first, sigma2, n_max, found):
-    """Fit 8 blocks with importances, levels 0 to n_max: scales, minus minimums, inverses, bases to
-    `found`.
+    """Fit 8 blocks with importances, levels 0 to n_max.
+
+    Puts scales, minus minimums, inverses and bases to `found`.
     """
     xt, wt = mem.local(1024), mem.local(1024)
     count = columns_and_weights(row, importance, n_per_row, first, sigma2, xt, wt)

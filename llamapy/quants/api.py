@@ -174,9 +174,7 @@ def _largest(rows: NDArray[np.float32], threads: int) -> float:
 
 
 def _check_sizes(rows: NDArray[np.float32], largest: float, kind: type[Codec]) -> None:
-    """QuantError if a number is not finite, or so large that the search for a scale would
-    overflow.
-    """
+    """QuantError if a number is not finite, or so large that a search for its scale overflows."""
     if not np.isfinite(largest):
         row, column = np.unravel_index(int(np.argmax(~np.isfinite(rows))), rows.shape)
         raise QuantError(f"row {row}, column {column} is {rows[row, column]}")
@@ -193,9 +191,7 @@ def _too_large(row: Any, column: Any, rows: NDArray[np.float32], kind: type[Code
 
 
 def _check_overflow(rows: NDArray[np.float32], out: NDArray[np.uint8], kind: type[Codec]) -> None:
-    """QuantError if large weights overflowed a scale: their block is then infinite, NaN or all
-    zero.
-    """
+    """QuantError if large weights overflowed a scale: the block is infinite, NaN or all zero."""
     for row in np.flatnonzero(np.abs(rows).max(axis=1) > _OFTEN_TOO_LARGE):
         size = np.abs(rows[row]).reshape(-1, kind.n_values).max(axis=1)
         got = np.abs(kind.dequantize(out[row].view(kind.block))).max(axis=1)

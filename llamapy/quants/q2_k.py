@@ -87,9 +87,7 @@ def round_scales(found, block):
 
 @compiled
 def fit_scales(found, sums, block):
-    """As `round_scales`, fitted by the sums of the weights: lane 0 the scales, lane 1 the
-    minimums.
-    """
+    """As `round_scales`, fitted by the weights: lane 0 the scales, lane 1 the minimums."""
     xs, ws, fitted = mem.local(512), mem.local(512), mem.local(512)
     for i in range(16):
         lanes.store(ws, 8 * i, lanes.splat(mem.f32(sums, i)))
@@ -106,9 +104,7 @@ def fit_scales(found, sums, block):
 
 @compiled
 def put_all_levels(x, found, block, levels):
-    """Levels of 256 weights under the scales of the block; where a scale is 0, those of the
-    search.
-    """
+    """Levels of 256 weights under the block's scales; under a scale of 0 those of the search."""
     for j in range(16):
         small, out = mem.u8(block, j), levels + 16 * j
         d = mem.f16(block + 80, 0) * np.float32(small & 15)

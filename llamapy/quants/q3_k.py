@@ -71,9 +71,7 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
 
 @compiled
 def fit(x, scales, block, levels):
-    """Without importances: the levels of the search (0 to 7, as bytes), and the scales of the
-    block.
-    """
+    """Without importances: levels of the search (0 to 7, as bytes), and the block's scales."""
     xt, lt, small = mem.local(512), mem.local(512), mem.local(16)
     for half in range(2):
         _groups.columns(x + 512 * half, 16, 16, 8, xt)

@@ -120,9 +120,7 @@ def round_scales(found, block, small):
 
 @compiled
 def fit_scales(found, wt, limit, block, small):
-    """As `round_scales`, fitted by the sums of the weights: lane 0 the scales, lane 1 the
-    minimums.
-    """
+    """As `round_scales`, fitted by the weights: lane 0 the scales, lane 1 the minimums."""
     sums, fitted = _groups.total(wt, 32), mem.local(256)
     xs, ws = mem.local(256), mem.local(256)
     for i in range(8):
@@ -149,9 +147,7 @@ def pack_scales(small, out):
 
 @compiled
 def put_all_levels(x, n_max, found, block, levels):
-    """Levels of 256 weights under the scales of the block; where a scale is 0, those of the
-    search.
-    """
+    """Levels of 256 weights under the block's scales; under a scale of 0 those of the search."""
     for j in range(8):
         scale, minimum = scale_and_min(block + 4, j)
         d = mem.f16(block, 0) * np.float32(scale)

@@ -18,8 +18,10 @@ BLOCK = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d
 
 @compiled
 def unpack(block, q, s, m, tables):
-    """In each half of 128 values, value 32 k + l has its low bits in half k // 2 of `ql` byte
-    32 (k % 2) + l and its two top bits at bit 2 k of `qh` byte l."""
+    """In each half, value 32 k + l has its low bits in half k // 2 of `ql` byte 32 (k % 2) + l.
+
+    Its two top bits are at bit 2 k of `qh` byte l.
+    """
     bits, middle = simd.splat_u8x32(np.uint8(48)), simd.splat_i8x32(np.int8(32))
     for half in range(2):
         out = q + 128 * half

@@ -29,8 +29,9 @@ def away(value):
 
 @compiled
 def to_half(value):
-    """The 16 bits of the halves nearest to 8 float32; a NaN becomes 0x7e00 with its sign, as in
-    ggml.
+    """The 16 bits of the halves nearest to 8 float32.
+
+    A NaN becomes 0x7e00 with its sign, as in ggml.
     """
     sign = (lanes.bits(value) >> lanes.splat_i(16)) & lanes.splat_i(0x8000)
     quiet = sign | lanes.splat_i(0x7E00)
@@ -39,21 +40,12 @@ def to_half(value):
 
 @compiled
 def to_bfloat(value):
-    """The 16 bits of the bfloats nearest to 8 float32; a NaN keeps its upper bits and becomes
-    quiet.
+    """The 16 bits of the bfloats nearest to 8 float32.
+
+    A NaN keeps its upper bits and becomes quiet.
     """
     bits = lanes.bits(value)
     upper = bits >> lanes.splat_i(16)
     odd = upper & lanes.splat_i(1)
     rounded = (bits + lanes.splat_i(0x7FFF) + odd) >> lanes.splat_i(16)
     return lanes.select(value == value, rounded, upper | lanes.splat_i(64))
-
-
-@compiled
-def put_half(base, index, value):
-    """Put one float32 as a half (as number `index` from `base`); a NaN as in `to_half`."""
-    if value == value:
-        mem.put_f16(base, index, value)
-    else:
-        sign = (mem.bits_of_f32(value) >> 16) & 0x8000
-        mem.put_u16(base, index, sign | 0x7E00)

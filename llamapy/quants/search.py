@@ -156,12 +156,10 @@ def fit_scale(x, w, n, n_max):
 
 @compiled
 def refine_scale(x, n, n_max, levels):
-    """Fit 8 groups of n values at `x`, weighted by their squares, moving one level at a time while
-    that helps.
+    """Fit 8 groups of n values at `x`, weighted by their squares, moving a level while it helps.
 
-    Writes the levels, raised to 0 ... 2 n_max - 1, to `levels`, transposed as x, and returns
-    the scale. A group that is all but zero has scale 0 and levels 0. What ggml calls
-    make_q3_quants.
+    Writes the levels, raised to 0 ... 2 n_max - 1, to `levels`, transposed as x, and returns the
+    scale. A group that is all but zero has scale 0 and levels 0. What ggml calls make_q3_quants.
     """
     zero, tiny = lanes.splat(0), lanes.splat(1e-15)
     value, size = _largest(x, n)
@@ -249,8 +247,7 @@ def _refine_positive(x, w, n, n_max, levels, sum_lx, sum_l2, full):
 
 @compiled
 def fit_positive(x, w, n, n_max, levels):
-    """Fit 8 groups of n values >= 0 at `x` with weights at `w` (all transposed), levels to
-    `levels`.
+    """Fit 8 groups of n values >= 0 at `x` with weights at `w` (all transposed, as `levels`).
 
     Returns the scale. Nine trial scales, then one level at a time while that helps; a level
     below 0 wraps as its byte does there. What ggml calls make_qp_quants.
