@@ -49,3 +49,13 @@ def to_bfloat(value):
     odd = upper & lanes.splat_i(1)
     rounded = (bits + lanes.splat_i(0x7FFF) + odd) >> lanes.splat_i(16)
     return lanes.select(value == value, rounded, upper | lanes.splat_i(64))
+
+
+@compiled
+def put_half(base, index, value):
+    """Put one float32 as a half (as number `index` from `base`); a NaN as in `to_half`."""
+    if value == value:
+        mem.put_f16(base, index, value)
+    else:
+        sign = (mem.bits_of_f32(value) >> 16) & 0x8000
+        mem.put_u16(base, index, sign | 0x7E00)
