@@ -11,6 +11,7 @@ import numpy as np
 
 from llamapy.native import compiled, mem
 from llamapy.tokenizers.kernels import (
+    Strings,
     byte_at,
     character_length,
     int_at,
@@ -22,25 +23,59 @@ from llamapy.tokenizers.kernels import (
 # what a code point becomes in WordPiece text: the lower 24 bits are its normal form
 APART, DROPPED, ALONE = 1 << 24, 1 << 25, 1 << 26
 
+PREFIX, WHOLE = 1, 2  # a text goes on from here; a text ends here
+HINTS = (1 << 24) - 1
+
 LOWEST = -1.7976931348623157e308
 
 
+class Matcher(NamedTuple):
+    """Texts to match from a place on: when to stop, and what number each has."""
+
+    strings: Strings
+    hints: int  # u8 [2 ** 22]: two bits for each hash, PREFIX and WHOLE
+
+
 @compiled
-def longest_match(strings, data, at, end):
+def hint_at(hints, h):
+    return byte_at(hints, (h & HINTS) >> 2) >> 2 * (h & 3) & 3
+
+
+@compiled
+def hint(strings, n, hints):
+    """Note of texts 0..n and of their prefixes that they are there."""
+    for number in range(n):
+        start, length = mem.i64(strings.starts, number), int_at(strings.lengths, number)
+        h = np.int64(0)
+        for i in range(length):
+            h = (h ^ byte_at(strings.data, start + i)) * 1099511628211
+            place = mix(h)
+            kind = (WHOLE if i + 1 == length else PREFIX) << 2 * (place & 3)
+            at = (place & HINTS) >> 2
+            mem.put_u8(hints, at, byte_at(hints, at) | kind)
+
+
+@compiled
+def longest_match(matcher, data, at, end):
     """(number, length) of the longest text that starts at data[at], or (-1, 0)."""
-    most = min(end - at, int_at(strings.longest, byte_at(data, at)))
     number, length = np.int64(-1), np.int64(0)
-    h = np.int64(0)
-    for n in range(1, most + 1):
-        h = (h ^ byte_at(data, at + n - 1)) * 1099511628211
-        found = probe(strings, data + at, n, mix(h))
-        if found >= 0:
-            number, length = found, n
+    h, n = np.int64(0), np.int64(0)
+    while at + n < end:
+        h = (h ^ byte_at(data, at + n)) * 1099511628211
+        n += 1
+        place = mix(h)
+        kind = hint_at(matcher.hints, place)
+        if kind & WHOLE:
+            found = probe(matcher.strings, data + at, n, place)
+            if found >= 0:
+                number, length = found, n
+        if not kind & PREFIX:
+            break
     return number, length
 
 
 @compiled
-def match_words(data, bounds, n_words, strings, unknown, seen, seen_mask, out, ends):
+def match_words(data, bounds, n_words, matcher, unknown, seen, seen_mask, out, ends):
     """Ids of words covered greedily, `unknown` for one that cannot be; their bounds into `ends`."""
     m = np.int64(0)
     mem.put_i64(ends, 0, m)
@@ -54,7 +89,7 @@ def match_words(data, bounds, n_words, strings, unknown, seen, seen_mask, out, e
         else:
             at, end = mem.i64(bounds, w), mem.i64(bounds, w + 1)
             while at < end:
-                number, length = longest_match(strings, data, at, end)
+                number, length = longest_match(matcher, data, at, end)
                 if number < 0:
                     mem.put_i32(out, before, unknown)
                     m = before + 1
@@ -67,11 +102,11 @@ def match_words(data, bounds, n_words, strings, unknown, seen, seen_mask, out, e
 
 
 @compiled
-def match_text(data, n, strings, ids, out):
+def match_text(data, n, matcher, ids, out):
     """Ids of a text covered greedily, -1 for a byte that starts no text; their number."""
     at, m = np.int64(0), np.int64(0)
     while at < n:
-        number, length = longest_match(strings, data, at, n)
+        number, length = longest_match(matcher, data, at, n)
         mem.put_i32(out, m, int_at(ids, number) if number >= 0 else -1)
         m += 1
         at += max(length, 1)
@@ -251,7 +286,7 @@ def normalize(data, n_bytes, kept, rules, out):
 
 
 @compiled
-def best_cover(data, n, strings, ids, scores, unknown, unknown_score, best, origin, token, out):
+def best_cover(data, n, matcher, ids, scores, unknown, unknown_score, best, origin, token, out):
     """Ids of the cover with the greatest sum of scores; their number.
 
     best f64, origin i64, token i32 [n + 1] are room to work in. A run of unknown characters is one.
@@ -265,11 +300,15 @@ def best_cover(data, n, strings, ids, scores, unknown, unknown_score, best, orig
     while at < n:
         step = min(character_length(byte_at(data, at)), n - at)
         here, whole = mem.f64(best, at), False
-        most = min(n - at, int_at(strings.longest, byte_at(data, at)))
-        h = np.int64(0)
-        for length in range(1, most + 1):
-            h = (h ^ byte_at(data, at + length - 1)) * 1099511628211
-            number = probe(strings, data + at, length, mix(h))
+        h, length, kind = np.int64(0), np.int64(0), np.int64(PREFIX)
+        while kind & PREFIX and at + length < n:
+            h = (h ^ byte_at(data, at + length)) * 1099511628211
+            length += 1
+            place = mix(h)
+            kind = hint_at(matcher.hints, place)
+            if not kind & WHOLE:
+                continue
+            number = probe(matcher.strings, data + at, length, place)
             if number < 0:
                 continue
             whole = whole or length == step
@@ -298,7 +337,7 @@ def best_cover(data, n, strings, ids, scores, unknown, unknown_score, best, orig
 
 
 @compiled
-def cheapest_cover(data, n, strings, ids, scores, unknown, bytes_, cost, length, token, out):
+def cheapest_cover(data, n, matcher, ids, scores, unknown, bytes_, cost, length, token, out):
     """Ids of the cover with the least cost, found from its end; their number.
 
     scores i32: of each text; `unknown` that of a character without one, which becomes its bytes'
@@ -311,11 +350,15 @@ def cheapest_cover(data, n, strings, ids, scores, unknown, bytes_, cost, length,
             at -= 1
         step = min(character_length(byte_at(data, at)), n - at)
         best, best_length, best_token = np.int64(1 << 60), step, np.int64(-1)
-        most = min(n - at, int_at(strings.longest, byte_at(data, at)))
-        h = np.int64(0)
-        for size in range(1, most + 1):
-            h = (h ^ byte_at(data, at + size - 1)) * 1099511628211
-            number = probe(strings, data + at, size, mix(h))
+        h, size, kind = np.int64(0), np.int64(0), np.int64(PREFIX)
+        while kind & PREFIX and at + size < n:
+            h = (h ^ byte_at(data, at + size)) * 1099511628211
+            size += 1
+            place = mix(h)
+            kind = hint_at(matcher.hints, place)
+            if not kind & WHOLE:
+                continue
+            number = probe(matcher.strings, data + at, size, place)
             if number >= 0:
                 total = mem.i64(cost, at + size) - int_at(scores, number)
                 if total <= best:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llamapy.tokenizers import cover_kernels, unicode
-from llamapy.tokenizers.cover_kernels import Normalizer
+from llamapy.tokenizers.cover_kernels import Matcher, Normalizer
 from llamapy.tokenizers.long_texts import Arrays, StringTable, n_slots
 from llamapy.tokenizers.vocab import Vocab
 
@@ -24,11 +24,20 @@ def _bytes(text: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(text + b"\0", np.uint8)
 
 
+class MatchTable(StringTable):
+    """Texts that are matched from a place on."""
+
+    def __init__(self, texts: Sequence[bytes]) -> None:
+        super().__init__(texts)
+        self.matcher = Matcher(self.strings, self.new(1 << 22, "u1"))
+        cover_kernels.hint(self.strings, len(texts), self.matcher.hints)
+
+
 class WpmTexts:
     """WordPiece: words are normalized by a table and covered greedily."""
 
     def __init__(self, vocab: Vocab, forms: NDArray[np.uint32]) -> None:
-        self._table = StringTable(vocab.tokens)
+        self._table = MatchTable(vocab.tokens)
         self._forms = self._table.at(forms)
         self._unknown = vocab.special["unk"]
 
@@ -47,7 +56,7 @@ class WpmTexts:
             data.ctypes.data,
             bounds.ctypes.data,
             words,
-            self._table.strings,
+            self._table.matcher,
             self._unknown,
             seen.ctypes.data,
             slots - 1,
@@ -61,14 +70,14 @@ class GreedyTexts:
     """Texts covered by the longest token each time; -1 stands for a byte without a token."""
 
     def __init__(self, texts: Sequence[bytes], ids: Sequence[int]) -> None:
-        self._table = StringTable(texts)
+        self._table = MatchTable(texts)
         self._ids = self._table.at(np.array(ids, np.int32))
 
     def encode(self, text: bytes) -> list[int]:
         """Ids of a text."""
         data, out = _bytes(text), np.empty(len(text), np.int32)
         n_ids = cover_kernels.match_text(
-            data.ctypes.data, len(text), self._table.strings, self._ids, out.ctypes.data
+            data.ctypes.data, len(text), self._table.matcher, self._ids, out.ctypes.data
         )
         return _listed(out, n_ids)
 
@@ -90,7 +99,7 @@ class UgmTexts:
         prefix: bool,
         merge: bool,
     ) -> None:
-        self._table, self._kept = StringTable(list(pieces)), StringTable(list(kept))
+        self._table, self._kept = MatchTable(list(pieces)), StringTable(list(kept))
         keep: Arrays = self._table
         ids, scores = zip(*pieces.values()) if pieces else ((), ())
         self._ids = keep.at(np.array(ids, np.int32))
@@ -120,7 +129,7 @@ class UgmTexts:
         n_ids = cover_kernels.best_cover(
             normal.ctypes.data,
             n,
-            self._table.strings,
+            self._table.matcher,
             self._ids,
             self._scores,
             *self._unknown,
@@ -136,7 +145,7 @@ class Plamo2Texts:
     def __init__(
         self, pieces: Mapping[str, tuple[int, int]], byte_tokens: Sequence[int], unknown: int
     ) -> None:
-        self._table = StringTable([unicode.encode(text) for text in pieces])
+        self._table = MatchTable([unicode.encode(text) for text in pieces])
         scores, ids = zip(*pieces.values()) if pieces else ((), ())
         self._ids = self._table.at(np.array(ids, np.int32))
         self._scores = self._table.at(np.array(scores, np.int32))
@@ -150,7 +159,7 @@ class Plamo2Texts:
         n_ids = cover_kernels.cheapest_cover(
             data.ctypes.data,
             len(raw),
-            self._table.strings,
+            self._table.matcher,
             self._ids,
             self._scores,
             self._unknown,
