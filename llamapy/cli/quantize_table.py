@@ -3,40 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
 from llamapy.cli import console, listing
-from llamapy.tasks import quantize
+from llamapy.tasks import quantize, report
 from llamapy.tasks.quantize import Job
 from llamapy.tasks.quantize_summary import Summary, summarize, tensor_json
 
-_REASONS = 8  # fallbacks that are listed
+
+def carry_out(job: Job, target: str, report_path: Path | None, *, as_json: bool) -> None:
+    """Quantize, and say what came of it."""
+    if report_path is not None:
+        report.check_path(report_path, inputs=[job.file.path, target])
+    total = sum(one.info.n_bytes for one in job.plan.tensors)
+    with console.progress("quantizing", total, unit="B") as tick:
+        paths = quantize.run(
+            job,
+            target,
+            on_progress=lambda name, done, total: tick(done, total, name),
+            measure=report_path is not None,
+        )
+    if report_path is not None:
+        report.write(report.of_job(job, target), report_path)
+        paths = [*paths, str(report_path)]
+    show(job, paths, as_json=as_json)
 
 
-def carry_out(job: Job, target: str, *, dry_run: bool, as_json: bool) -> None:
-    """Do the job, or not, and say what came of it."""
+def show(job: Job, paths: Sequence[str], *, as_json: bool) -> None:
+    """Print what a job makes or has made, and warnings to stderr."""
     summary = summarize(job.plan)
-    paths: list[str] = []
-    if not dry_run:
-        total = sum(one.info.n_bytes for one in job.plan.tensors)
-        with console.progress("quantizing", total, unit="B") as tick:
-            paths = quantize.run(
-                job, target, on_progress=lambda name, done, total: tick(done, total, name)
-            )
     for text in job.warnings:
         console.warn(text)
     if as_json:
         tensors = [tensor_json(one) for one in job.plan.tensors]
-        found = {"file_type": job.plan.file_type.name, "output": paths, "tensors": tensors}
+        found = {"file_type": job.plan.file_type.name, "written": paths, "tensors": tensors}
         console.json(found | summary.as_json() | {"warnings": job.warnings})
         return
-    show(summary)
+    _table(summary)
     for path in paths:
         console.note(f"written: {path}")
 
 
-def show(summary: Summary) -> None:
-    """Print the table to stdout."""
+def _table(summary: Summary) -> None:
     rows: list[tuple[str, ...]] = [
         (
             one.kind,
@@ -60,14 +68,15 @@ def show(summary: Summary) -> None:
 
 
 def _fallbacks(summary: Summary) -> None:
-    found: Sequence[Any] = summary.fallbacks
     share = 100 * summary.fallback_share
     console.out.print(
-        f"{len(found)} of {summary.total.tensors} tensors ({share:.1f} % of the parameters)"
-        " have another type than asked:"
+        f"{len(summary.fallbacks)} of {summary.total.tensors} tensors ({share:.1f} % of the"
+        " parameters) have another type than asked:"
     )
-    for one in found[:_REASONS]:
-        text = f"  {one.name}: {one.asked} -> {one.kind}, {one.reason}"
-        console.out.print(console.printable(text), soft_wrap=True)
-    if len(found) > _REASONS:
-        console.out.print(f"  and {len(found) - _REASONS} more")
+    groups: dict[str, list[str]] = {}
+    for one in summary.fallbacks:
+        groups.setdefault(f"{one.asked} -> {one.kind}: {one.reason}", []).append(one.name)
+    for text, names in groups.items():
+        more = f", and {len(names) - 1} more" if len(names) > 1 else ""
+        shown = console.printable(f"  {text} ({names[0]}{more})")
+        console.out.print(shown, soft_wrap=True)

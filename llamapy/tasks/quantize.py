@@ -14,6 +14,7 @@ from llamapy.backend.cpu import threads as cpu_threads
 from llamapy.core.errors import UsageError
 from llamapy.gguf import keys, split
 from llamapy.gguf.header import TensorInfo
+from llamapy.gguf.output import PendingFiles
 from llamapy.gguf.values import ValueType, to_bytes, to_text
 from llamapy.gguf.writer import GGUFWriter
 from llamapy.quants import codec
@@ -23,7 +24,8 @@ from llamapy.tasks.importance_use import Importances
 from llamapy.tasks.inspect import AnyFile
 from llamapy.tasks.quantize_checks import check_inputs
 from llamapy.tasks.quantize_plan import Choices, Override, Plan, plan
-from llamapy.tasks.quantize_rows import Encoder, Measure
+from llamapy.tasks.quantize_rows import Encoder
+from llamapy.tasks.tensor_error import TensorError
 
 QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION
 _IMATRIX = "quantize.imatrix."
@@ -61,6 +63,7 @@ class Job:
     imatrix: importance.Imatrix | None
     imatrix_name: str = ""
     warnings: list[str] = field(default_factory=list)
+    errors: dict[str, TensorError] = field(default_factory=dict)  # after `run` with `measure`
 
     def __enter__(self) -> Job:
         return self
@@ -111,13 +114,14 @@ def run(
     target: Path,
     *,
     on_progress: Progress | None = None,
-    measure: Measure | None = None,
+    measure: bool = False,
 ) -> list[str]:
     """Quantize and write; the names of the files written. Nothing appears before all is done."""
     importance_use.require(job.plan, job.plan.file_type, job.importances)
     threads = cpu_threads.choose(job.options.threads)
     tell = on_progress or (lambda what, done, total: None)
     writer = make_writer(job, target)
+    _preflight(job, writer)
     total_in = sum(one.info.n_bytes for one in job.plan.tensors)
     sizes = check_inputs(
         job.file,
@@ -139,6 +143,7 @@ def run(
         progress = _Progress(job.plan, tell)
         paths = _write(job, writer, encoder, progress.told)
     job.warnings += encoder.warnings
+    job.errors = encoder.errors
     return paths
 
 
@@ -223,18 +228,37 @@ def _inputs(job: Job) -> list[str]:
     return [part.path for part in parts] + ([job.imatrix_name] if job.imatrix_name else [])
 
 
+def _preflight(job: Job, writer: GGUFWriter) -> None:
+    """Refuse an output that cannot be written, before the work: OutputError says why."""
+    layout = writer.layout()
+    targets = [
+        (path, layout.n_bytes // len(paths)) for paths in [_paths(job, writer)] for path in paths
+    ]
+    with PendingFiles(targets, inputs=_inputs(job), overwrite=job.options.overwrite):
+        pass  # nothing is opened: only looked at
+
+
+def _paths(job: Job, writer: GGUFWriter) -> list[str]:
+    """Names of the files to be written."""
+    if not job.options.keep_split:
+        return [writer.path]
+    n_parts = 1 + max((one.info.part for one in job.plan.tensors), default=0)
+    prefix = writer.path.removesuffix(".gguf")
+    return [split.part_name(prefix, i, n_parts) for i in range(n_parts)]
+
+
 def _write(
     job: Job, writer: GGUFWriter, encoder: Encoder, on_done: Callable[[int], None]
 ) -> list[str]:
-    items, inputs, overwrite = encoder.items(), _inputs(job), job.options.overwrite
-    if not job.options.keep_split:
+    paths, inputs = _paths(job, writer), _inputs(job)
+    items, overwrite = encoder.items(), job.options.overwrite
+    if len(paths) == 1:
+        writer.path = paths[0]
         writer.write(items, inputs=inputs, overwrite=overwrite, on_done=on_done)
-        return [writer.path]
-    groups = _by_part(job.plan, writer.tensors)
-    if len(groups) == 1:
-        writer.path = split.part_name(writer.path.removesuffix(".gguf"), 0, 1)
-        writer.write(items, inputs=inputs, overwrite=overwrite, on_done=on_done)
-        return [writer.path]
+        return paths
+    groups: list[list[TensorInfo]] = [[] for _ in paths]
+    for one, info in zip(job.plan.tensors, writer.tensors):
+        groups[one.info.part].append(info)
     return split.write_groups(
         writer,
         groups,
@@ -244,16 +268,6 @@ def _write(
         overwrite=overwrite,
         on_done=on_done,
     )
-
-
-def _by_part(made: Plan, infos: Sequence[TensorInfo]) -> list[list[TensorInfo]]:
-    """The output's tensors by the part of the input that they are in."""
-    groups: list[list[TensorInfo]] = [
-        [] for _ in range(1 + max((t.info.part for t in made.tensors), default=0))
-    ]
-    for one, info in zip(made.tensors, infos):
-        groups[one.info.part].append(info)
-    return groups
 
 
 def quantize_file(

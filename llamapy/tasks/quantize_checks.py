@@ -117,8 +117,8 @@ def _fault(file: AnyFile, one: Planned, sizes: Sequence[float]) -> str:
         with np.errstate(invalid="ignore"):
             bad = ~(np.abs(values) < limit)
         if bad.any():
-            i, j = np.unravel_index(int(np.argmax(bad)), bad.shape)
-            return _words(rows, piece[0] + int(i), int(j), float(values[i, j]), one.kind)
+            i, j = divmod(int(np.argmax(bad)), bad.shape[1])
+            return _words(rows, piece[0] + i, j, float(values[i, j]), one.kind)
     return ""
 
 
@@ -134,10 +134,8 @@ def check_blocks(rows: Rows, first: int, values: Floats, out: Bytes, kind: type[
     """
     if kind.n_values == 1:
         if kind.name == "f16" and (np.abs(values) > 65504).any():
-            row, column = np.unravel_index(int(np.argmax(np.abs(values) > 65504)), values.shape)
-            return _words(
-                rows, first + int(row), int(column), float(values[row, column]), kind.name
-            )
+            row, column = divmod(int(np.argmax(np.abs(values) > 65504)), values.shape[1])
+            return _words(rows, first + row, column, float(values[row, column]), kind.name)
         return ""
     for i in np.flatnonzero(np.abs(values).max(axis=1) > LARGE):
         size = np.abs(values[i]).reshape(-1, kind.n_values)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,18 +17,19 @@ import numpy as np
 
 from llamapy.core.errors import Aborted, QuantError
 from llamapy.quants import codec
+from llamapy.quants.api import NEED_IMPORTANCE
 from llamapy.quants.codec import Codec
 from llamapy.tasks.importance_use import Importances
 from llamapy.tasks.inspect import AnyFile
 from llamapy.tasks.quantize_checks import LARGE, check_blocks
 from llamapy.tasks.quantize_plan import Planned
-from llamapy.tasks.rows import Bytes, Floats, Rows
+from llamapy.tasks.rows import Bytes, Floats, Rows, to_f32
+from llamapy.tasks.tensor_error import TensorError
 
 PIECE = 1 << 20  # values of a piece; at least one row
 _AHEAD = 2  # pieces a thread that may wait to be written
 
-Measure = Callable[[Planned, Floats, Bytes, Floats | None], None]
-"""Told of each step, on the thread that made it: tensor, values, blocks, importances."""
+Made = tuple[Bytes, TensorError | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Encoder:
     """Makes the data of all tensors of a plan. To be used in a `with`.
 
     sizes    the largest size in each tensor, by name (quantize_checks.check_inputs)
-    measure  see Measure
+    measure  whether to find the errors of what is made: `errors`, by name in the output
     lenient  weights that overflow a type go to `warnings` and are no QuantError
     """
 
@@ -71,13 +72,14 @@ class Encoder:
         *,
         importances: Importances | None = None,
         sizes: Mapping[str, float] | None = None,
-        measure: Measure | None = None,
+        measure: bool = False,
         lenient: bool = False,
     ) -> None:
         self.file, self.tensors = file, list(tensors)
         self.importances, self.sizes = importances, dict(sizes or {})
         self.measure, self.lenient = measure, lenient
         self.warnings: list[str] = []
+        self.errors: dict[str, TensorError] = {}
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="llamapy-quantize")
         self._limit = _AHEAD * max(1, threads) + 1
         self._stop = threading.Event()
@@ -85,7 +87,7 @@ class Encoder:
 
     def items(self) -> Iterator[Iterator[Bytes]]:
         """The bytes of each tensor, in pieces, in the order of the plan. To be taken in order."""
-        ahead: deque[tuple[int, Future[Bytes]]] = deque()
+        ahead: deque[tuple[int, Future[Made]]] = deque()
         pieces = self._pieces()
 
         def fill() -> None:
@@ -100,7 +102,11 @@ class Encoder:
                 fill()
                 if not ahead or ahead[0][0] != index:
                     return
-                yield ahead.popleft()[1].result()
+                made, error = ahead.popleft()[1].result()
+                if error is not None:
+                    name = self.tensors[index].name
+                    self.errors.setdefault(name, TensorError()).merge(error)
+                yield made
 
         return (of(i) for i in range(len(self.tensors)))
 
@@ -119,19 +125,17 @@ class Encoder:
                 for first in range(start, end, step):
                     yield Piece(index, one, rows, first, min(first + step, end), importance)
 
-    def _make(self, piece: Piece) -> Bytes:
-        """The bytes of a piece in the new type."""
-        if self._stop.is_set():
-            raise Aborted("stopped")
+    def _make(self, piece: Piece) -> Made:
+        """The bytes of a piece in the new type, and how far they are from what they stand for."""
         rows, one = piece.rows, piece.planned
+        error = TensorError() if self.measure else None
         if not one.changes:
-            raw = rows.raw(piece.first, piece.last)
-            if self.measure is not None:
-                self._measure_copy(piece, raw)
-            return raw
+            if error is not None:
+                error.add_equal((piece.last - piece.first) * rows.n_per_row)
+            return rows.raw(piece.first, piece.last), error
         kind = codec.get(one.kind)
         importance = piece.importance
-        if importance is None and kind.name in codec_needs():
+        if importance is None and kind.name in NEED_IMPORTANCE:
             importance = np.ones(rows.n_per_row, np.float32)
         out = np.empty((piece.last - piece.first, kind.row_bytes(rows.n_per_row)), np.uint8)
         careful = not self.sizes.get(one.info.name, np.inf) <= LARGE or rows.kind.n_values > 1
@@ -139,31 +143,24 @@ class Encoder:
             if self._stop.is_set():
                 raise Aborted("stopped")
             last = min(first + rows.step(), piece.last)
-            values = rows.floats(first, last, self._scratch(rows))
+            values = rows.floats(first, last, self._room("values", rows))
             made = out[first - piece.first : last - piece.first]
             encode(kind, values, made, importance)
             if careful:
                 self._check(rows, first, values, made, kind)
-            if self.measure is not None:
-                self.measure(one, values, made, importance)
-        return out
+            if error is not None:
+                got = self._room("decoded", rows)[: values.size]
+                to_f32(made.reshape(-1), kind, got)
+                error.add(values, got.reshape(values.shape), importance, first)
+        return out, error
 
-    def _measure_copy(self, piece: Piece, raw: Bytes) -> None:
-        rows = piece.rows
-        assert self.measure is not None
-        for first in range(piece.first, piece.last, rows.step()):
-            last = min(first + rows.step(), piece.last)
-            values = rows.floats(first, last, self._scratch(rows))
-            at = (first - piece.first) * rows.row_bytes
-            made = raw[at : at + (last - first) * rows.row_bytes].reshape(last - first, -1)
-            self.measure(piece.planned, values, made, None)
-
-    def _scratch(self, rows: Rows) -> Floats:
-        """Room for decoded rows that belongs to this thread."""
+    def _room(self, name: str, rows: Rows) -> Floats:
+        """Room for the rows of a step that belongs to this thread."""
         n = rows.step() * rows.n_per_row
-        room: Floats | None = getattr(self._own, "room", None)
+        room: Floats | None = getattr(self._own, name, None)
         if room is None or room.size < n:
-            room = self._own.room = np.empty(n, np.float32)
+            room = np.empty(n, np.float32)
+            setattr(self._own, name, room)
         return room
 
     def _check(
@@ -190,10 +187,3 @@ class Encoder:
         if kind is not None:
             self._stop.set()
         self._pool.shutdown(wait=True, cancel_futures=kind is not None)
-
-
-def codec_needs() -> frozenset[str]:
-    """Types whose encoder cannot do without importances."""
-    from llamapy.quants import api
-
-    return api.NEED_IMPORTANCE

@@ -31,6 +31,7 @@ DryRun = Annotated[bool, Option("--dry-run", help="Only say what would be made."
 NoFallback = Annotated[bool, Option("--no-fallback", help="Fail where rows do not divide.")]
 NonFinite = Annotated[bool, Option("--allow-nonfinite", help="Go on with NaN and infinities.")]
 RecipeFile = Annotated[Path | None, Option(metavar="FILE", help="Types of tensors, in TOML.")]
+ReportFile = Annotated[Path | None, Option(metavar="FILE", help="Errors, as .html or .json.")]
 
 
 def main(
@@ -56,6 +57,7 @@ def main(
     force: Force = False,
     no_fallback: NoFallback = False,
     allow_nonfinite: NonFinite = False,
+    report: ReportFile = None,
     json: Json = False,
 ) -> None:
     """Write a model in fewer bits: every file type of llama-quantize, the same bytes."""
@@ -92,4 +94,7 @@ def main(
     from llamapy.cli import quantize_table
 
     with quantize.prepare(source, wanted, options) as job:
-        quantize_table.carry_out(job, target, dry_run=dry_run, as_json=json)
+        if dry_run:
+            quantize_table.show(job, [], as_json=json)
+        else:
+            quantize_table.carry_out(job, target, report, as_json=json)
