@@ -15,7 +15,6 @@ from llamapy.quants._neighbours import CODES, make_once, search_tables
 from llamapy.quants._ternary import LEAST, ascending, put_levels, settle
 from llamapy.quants._weights import clear, small_scale, weigh, widest
 from llamapy.quants.codec import Codec
-from llamapy.quants.rounding import put_half
 
 # `qh`, a byte a group: for each point 3 high bits of its index and the sign of its shift (1/8).
 BLOCK = np.dtype([("qs", "u1", 32), ("qh", "u1", 16), ("scales", "<u2", 4)])
@@ -190,7 +189,7 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
         if most == 0:
             continue
         best = put_scales(x, w, scales, most, search, block)
-        put_half(d, 0, best * np.float32(1.1125))
+        mem.put_f16(d, 0, best * np.float32(1.1125))
         for i in range(4):
             quarter = (mem.u16(d, 0) >> 4 * i & 15) << 12
             mem.put_u16(block + 48, i, mem.u16(block + 48, i) | quarter)

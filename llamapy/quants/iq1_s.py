@@ -14,7 +14,6 @@ from llamapy.quants._neighbours import make_once, search_tables
 from llamapy.quants._ternary import LEAST, ascending, put_levels, settle
 from llamapy.quants._weights import clear, small_scale, weigh, widest
 from llamapy.quants.codec import Codec
-from llamapy.quants.rounding import put_half
 
 # `qh`, a number a group: 4 x 3 high bits of indices, the scale, the sign of the shift (1/8).
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 32), ("qh", "<u2", 8)])
@@ -154,7 +153,7 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
         if most == 0:
             continue
         d = most / np.float32(15)
-        put_half(block, 0, d * np.float32(1.125))
+        mem.put_f16(block, 0, d * np.float32(1.125))
         for group in range(8):
             scale = small_scale(np.float32(1) / d * mem.f32(scales, group), 7)
             mem.put_u16(block + 34, group, mem.u16(block + 34, group) | scale << 12)

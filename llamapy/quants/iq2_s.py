@@ -14,7 +14,6 @@ from llamapy.quants._groups import sum_of_squares
 from llamapy.quants._neighbours import make_once, search_tables
 from llamapy.quants._weights import clear, small_scale
 from llamapy.quants.codec import Codec
-from llamapy.quants.rounding import put_half
 
 # `qh` holds the two high bits of the indices, four to a byte.
 BLOCK = np.dtype(
@@ -71,7 +70,7 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
         if most == 0:
             continue
         d = most / np.float32(31)
-        put_half(block, 0, d * np.float32(0.9875))
+        mem.put_f16(block, 0, d * np.float32(0.9875))
         for group in range(16):
             scale = small_scale(np.float32(1) / d * mem.f32(scales, group), 15)
             both = mem.u8(block + 74, group >> 1) | scale << 4 * (group & 1)

@@ -23,7 +23,6 @@ from llamapy.quants._groups import sum_of_squares
 from llamapy.quants._neighbours import make_once, search_tables
 from llamapy.quants._weights import clear, small_scale
 from llamapy.quants.codec import Codec
-from llamapy.quants.rounding import put_half
 
 # Each number of `qs`: 9 bits of index, 7 sign bits.
 BLOCK = np.dtype([("d", "<f2"), ("qs", "<u2", 32), ("scales", "u1", 8)])
@@ -62,7 +61,7 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
         if most == 0:
             continue
         d = most / np.float32(31)
-        put_half(block, 0, d)
+        mem.put_f16(block, 0, d)
         for k in range(32):
             seven = mem.i64(signs, k >> 1) >> 8 * (k & 1) & 127
             mem.put_u16(block + 2, k, mem.i32(places, k) | seven << 9)

@@ -14,7 +14,6 @@ from llamapy.quants._groups import columns, sum_of_squares
 from llamapy.quants._neighbours import make_once, search_tables
 from llamapy.quants._weights import clear, prepare, small_scale, widest
 from llamapy.quants.codec import Codec
-from llamapy.quants.rounding import put_half
 from llamapy.quants.search import fit_positive
 
 # A group: 4 bytes of indices; then, in 4 bytes, 4 x 7 sign bits and the scale.
@@ -87,7 +86,7 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
         if most == 0:
             continue
         d = most / np.float32(31)
-        put_half(block, 0, d)
+        mem.put_f16(block, 0, d)
         for group in range(8):
             scale = small_scale(np.float32(1) / d * mem.f32(scales, group), 15)
             seven = 0

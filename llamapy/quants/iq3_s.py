@@ -14,7 +14,6 @@ from llamapy.quants._groups import largest, sum_of_squares
 from llamapy.quants._neighbours import make_once, search_tables
 from llamapy.quants._weights import clear, small_scale
 from llamapy.quants.codec import Codec
-from llamapy.quants.rounding import put_half
 
 # `qh` holds the ninth bits of the indices, eight to a byte.
 BLOCK = np.dtype(
@@ -78,7 +77,7 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
         if most == 0:
             continue
         d = most / np.float32(31)
-        put_half(block, 0, d * np.float32(1.033))
+        mem.put_f16(block, 0, d * np.float32(1.033))
         for group in range(8):
             scale = small_scale(np.float32(1) / d * mem.f32(scales, group), 15)
             both = mem.u8(block + 106, group >> 1) | scale << 4 * (group & 1)

@@ -14,7 +14,6 @@ from llamapy.quants._groups import sum_of_squares
 from llamapy.quants._neighbours import make_once, search_tables
 from llamapy.quants._weights import clear, small_scale
 from llamapy.quants.codec import Codec
-from llamapy.quants.rounding import put_half
 
 # `signs`: 4 x 7 sign bits (one set for two points) and the scale of a group.
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 64), ("signs", "<u4", 8)])
@@ -55,7 +54,7 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
         if most == 0:
             continue
         d = most / np.float32(31)
-        put_half(block, 0, d * np.float32(1.0125))
+        mem.put_f16(block, 0, d * np.float32(1.0125))
         for k in range(64):
             mem.put_u8(block + 2, k, mem.i32(places, k))
         for group in range(8):

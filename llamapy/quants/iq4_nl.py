@@ -10,7 +10,6 @@ from llamapy.quants._groups import sum_of_squares
 from llamapy.quants._iq4 import LADDER, VALUES, group_scale, pack
 from llamapy.quants._weights import weigh
 from llamapy.quants.codec import Codec
-from llamapy.quants.rounding import put_half
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 
@@ -33,7 +32,7 @@ def encode(src, dst, n_rows, n_per_row, importance, tables):
             sigma2 = sum_of_squares(x, 32) * np.float32(2 / 32)
             weigh(x, of_block, 32, sigma2, np.float32(0), w)
             scale = group_scale(x, w, mem.i64(tables, 1))
-            put_half(block, 0, scale)
+            mem.put_f16(block, 0, scale)
             pack(
                 x,
                 np.float32(1) / scale if scale != 0 else np.float32(0),

@@ -10,7 +10,7 @@ from llamapy.quants._groups import sum_of_squares
 from llamapy.quants._iq4 import LADDER, VALUES, group_scale, pack
 from llamapy.quants._weights import weigh
 from llamapy.quants.codec import Codec
-from llamapy.quants.rounding import nearest_int, put_half
+from llamapy.quants.rounding import nearest_int
 
 # The scales, 32 too large, in two parts: four low bits each, then two high bits each.
 BLOCK = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs", "u1", (8, 16))])
@@ -49,7 +49,7 @@ def encode_block(x, importance, ladder, block):
     scales = mem.local(32)
     d = -group_scales(x, importance, ladder, scales) / np.float32(32)
     inverse = np.float32(1) / d if d != 0 else np.float32(0)
-    put_half(block, 0, d)
+    mem.put_f16(block, 0, d)
     high = np.int32(0)
     for group in range(8):
         scale = min(max(nearest_int(inverse * mem.f32(scales, group)), -32), 31)
