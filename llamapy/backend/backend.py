@@ -71,8 +71,9 @@ class Backend(ABC):
 
     name: str
     buffer_type: BufferType
-    # While this is a list, programs that can time nodes append (node, op, type, seconds) to it.
-    trace: list[tuple[str, str, str, float]] | None = None
+    # While this is a list, programs that can time nodes append (node, op, type of its first source,
+    # seconds) to it, and when each thread began and ended it (nanoseconds) if they know.
+    trace: list[tuple[Any, ...]] | None = None
 
     @abstractmethod
     def memory(self) -> tuple[int, int]:

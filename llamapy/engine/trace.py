@@ -11,13 +11,15 @@ from llamapy.backend.backend import Backend
 
 @dataclass(frozen=True)
 class Event:
-    """One node computed once. `kind` is the type of its first source (the weights of a product)."""
+    """One node computed once. `kind` is the type of its first source (the weights of a product);
+    `spans` when each thread began and ended it, in nanoseconds of the monotonic clock."""
 
     backend: str
     node: str
     op: str
     kind: str
     seconds: float
+    spans: tuple[tuple[int, int], ...] = ()
 
 
 class Trace:
@@ -40,8 +42,9 @@ class Trace:
         where: TracebackType | None,
     ) -> None:
         for backend in self.backends:
-            for node, op, source, seconds in backend.trace or ():
-                self.events.append(Event(backend.name, node, op, source, seconds))
+            for node, op, source, seconds, *more in backend.trace or ():
+                spans = tuple((start, end) for start, end in more[0]) if more else ()
+                self.events.append(Event(backend.name, node, op, source, seconds, spans))
             backend.trace = None
 
     def by_op(self) -> list[tuple[str, str, str, int, float]]:

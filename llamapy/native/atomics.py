@@ -1,4 +1,4 @@
-"""Atomic operations on 64-bit words in memory, and giving way to other threads."""
+"""Atomic operations on 64-bit words in memory, giving way to other threads, and the time."""
 
 from llvmlite import ir
 from numba import types
@@ -49,6 +49,21 @@ def give_way(typingctx):
         return context.get_dummy_value()
 
     return types.void(), codegen
+
+
+@intrinsic
+def clock(typingctx, which):
+    """Nanoseconds of the system's clock `which` (time.CLOCK_MONOTONIC)."""
+
+    def codegen(context, builder, sig, args):
+        kind = ir.FunctionType(I32, [I32, I64.as_pointer()])
+        read = cgutils.get_or_insert_function(builder.module, kind, "clock_gettime")
+        pair = cgutils.alloca_once(builder, I64, size=2)  # seconds, nanoseconds
+        builder.call(read, [builder.trunc(args[0], I32), pair])
+        seconds, rest = (builder.load(builder.gep(pair, [I32(i)])) for i in (0, 1))
+        return builder.add(builder.mul(seconds, I64(10**9)), rest)
+
+    return types.int64(types.int64), codegen
 
 
 @intrinsic

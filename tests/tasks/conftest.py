@@ -15,7 +15,7 @@ import pytest
 from llamapy.runtime.model import Model
 
 TINY = Path(__file__).parents[2] / "fixtures" / "tiny"
-WORDS = "the sun a cat of is on and to in it was red big run dog he she not for".split()
+WORDS = ("the sun a cat of is on and to in it was red big run dog he she not for").split()  # noqa: SIM905
 
 
 @cache

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +59,8 @@ class CPU(Backend):
             planned = plan(node, self.machine)
             assert planned is not None, f"no kernel for {node!r}"
             for step in planned:
-                step.name = step.name or node.name
+                step.name = step.name or node.name or _label(node)
+                step.op, step.source = node.op.name, (node.src or (node,))[0].kind.name
             steps += planned
         return CpuProgram(self, steps)
 
@@ -113,16 +116,40 @@ class CpuProgram(Program):
         self._sync[:] = 0
         arguments = (self.records.ctypes.data, len(self.steps))
         words, nth, walk = self._sync.ctypes.data, self.device.n_threads, self._walk
+        timing: tuple[int, ...] = ()
+        if self.device.trace is not None:
+            stamps = np.zeros((nth, len(self.steps), 2), np.int64)
+            walk, timing = (
+                sync.timed_walk.dispatcher,
+                (stamps.ctypes.data, time.CLOCK_MONOTONIC),
+            )
         self.device._running = self
         try:
-            self.device.pool.run(lambda ith: walk(*arguments, ith, nth, words), self.stop)
+            self.device.pool.run(lambda ith: walk(*arguments, ith, nth, words, *timing), self.stop)
         finally:
             self.device._running = None
         if self._sync[sync.STOP // 8]:
             raise Aborted("the computation was interrupted")
+        if self.device.trace is not None:
+            self.device.trace += [
+                (step.name, step.op, step.source, seconds, spans)
+                for step, seconds, spans in zip(self.steps, *_spent(stamps))
+            ]
 
     def stop(self) -> None:
         self._sync[sync.STOP // 8] = 1
+
+
+def _label(node: Tensor) -> str:
+    """What a nameless node is called in traces: its first source that has a name, or its number."""
+    return next((source.name for source in node.src if source.name), f"#{node.serial}")
+
+
+def _spent(stamps: np.ndarray[Any, Any]) -> tuple[list[float], list[list[list[int]]]]:
+    """Seconds from the start of each step to that of the next, and when each thread was at work on
+    it."""
+    first, ended = stamps[0, :, 0], stamps[:, -1:, 1].max(0)
+    return (np.diff(np.append(first, ended)) / 1e9).tolist(), stamps.transpose(1, 0, 2).tolist()
 
 
 def _address(step: Step) -> int:

@@ -37,6 +37,8 @@ class Step:
     leaves: object = None
     takes: object = None
     name: str = ""
+    op: str = ""  # of the node
+    source: str = ""  # type of its first source
 
 
 @dataclass(frozen=True)
