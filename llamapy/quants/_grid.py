@@ -27,6 +27,12 @@ def points(name: str) -> np.ndarray[Any, np.dtype[np.int8]]:
 
 
 @cache
+def eighths() -> np.ndarray[Any, np.dtype[np.int8]]:
+    """The points of IQ1 as eighths, shifted by 1 up, then down: int8 [2, 2048, 8]."""
+    return np.stack([8 * points("iq1") + 1, 8 * points("iq1") - 1])
+
+
+@cache
 def sign_masks(n_bits: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """For each number of n_bits (7 or 8): a byte 255 where its bit is set, else 0; [2 ** n_bits].
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.native import compiled, lanes, mem
-from llamapy.quants._grid import Array, Floats, points
+from llamapy.quants._grid import Array, Floats, eighths, points
 from llamapy.quants._groups import largest, sum_of_squares
 from llamapy.quants._neighbours import CODES, make_once, search_tables
 from llamapy.quants._ternary import LEAST, ascending, put_levels, settle
@@ -33,14 +33,10 @@ def factor(block):
 
 @compiled
 def unpack(block, q, s, m, tables):
-    """Eighths: 8 times the point, 1 more or less by the shift."""
     d, grid = factor(block), mem.i64(tables, 0)
     for k in range(32):
         high = mem.u8(block + 32, k >> 1) >> 4 * (k & 1)
-        index = mem.u8(block, k) | (high & 7) << 8
-        shift = -1 if high & 8 else 1
-        for i in range(8):
-            mem.put_i8(q, 8 * k + i, 8 * mem.i8(grid, 8 * index + i) + shift)
+        mem.put_u64(q, k, mem.u64(grid, mem.u8(block, k) | (high & 15) << 8))
     for group in range(16):
         scale = (mem.u16(block + 48, group >> 2) >> 3 * (group & 3)) & 7
         mem.put_f32(s, group, d * np.float32(2 * scale + 1) * np.float32(0.125))
@@ -224,4 +220,4 @@ class IQ1_M(
 
     @staticmethod
     def tables() -> tuple[Array, ...]:
-        return points("iq1"), *search_tables("iq1", 2, 0)
+        return eighths(), *search_tables("iq1", 2, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.native import compiled, lanes, mem
-from llamapy.quants._grid import Array, Floats, points
+from llamapy.quants._grid import Array, Floats, eighths, points
 from llamapy.quants._groups import largest, sum_of_squares
 from llamapy.quants._neighbours import make_once, search_tables
 from llamapy.quants._ternary import LEAST, ascending, put_levels, settle
@@ -24,16 +24,13 @@ TOO_SMALL = np.float32(1e-12)  # a group of smaller values becomes zero
 
 @compiled
 def unpack(block, q, s, m, tables):
-    """Eighths: 8 times the point, 1 more or less by the shift."""
     d, grid = mem.f16(block, 0), mem.i64(tables, 0)
     for group in range(8):
         high = mem.u16(block + 34, group)
-        shift = -1 if high & 0x8000 else 1
         for k in range(4):
             index = mem.u8(block + 2, 4 * group + k) | ((high >> 3 * k) & 7) << 8
-            for i in range(8):
-                value = 8 * mem.i8(grid, 8 * index + i) + shift
-                mem.put_i8(q, 32 * group + 8 * k + i, value)
+            index |= high >> 15 << 11
+            mem.put_u64(q, 4 * group + k, mem.u64(grid, index))
         scale = d * np.float32(2 * ((high >> 12) & 7) + 1)
         mem.put_f32(s, group, scale * np.float32(0.125))
         mem.put_f32(m, group, np.float32(0))
@@ -186,4 +183,4 @@ class IQ1_S(
 
     @staticmethod
     def tables() -> tuple[Array, ...]:
-        return points("iq1"), *search_tables("iq1", 4, 0)
+        return eighths(), *search_tables("iq1", 4, 0)
