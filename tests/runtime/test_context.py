@@ -75,7 +75,7 @@ def test_remove_and_go_on(make: Make) -> None:
     assert close(context.decode(Batch(other, outputs="all")), want)
 
 
-@pytest.mark.parametrize("kind, limit", [("f32", 1e-9), ("f16", 1e-5), ("q8_0", 1e-2)])
+@pytest.mark.parametrize("kind, limit", [("f32", 1e-9), ("f16", 1e-3), ("q8_0", 1e-2)])
 def test_shift_is_recompute(make: Make, kind: str, limit: float) -> None:
     """In a model of one layer keys and values depend on their token alone, so moving cells must
     equal doing it anew."""
