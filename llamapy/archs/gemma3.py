@@ -29,8 +29,24 @@ NAMES = hf.decoder(
         "post_ffw_norm": hf.plus_one("post_feedforward_layernorm"),
     }
 ) | {"output_norm": hf.plus_one("model.norm")}
+KEYS = (
+    *hf.STANDARD_KEYS,
+    "final_logit_softcapping",
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+)
+VOCAB = hf.Vocabulary(("spm", "spm_json"), after=hf.no_prefix_space)
+DROPPED = ("^lm_head",)
 BIASED = ()
 N_LAYER_27B = 62  # the one size whose scores are scaled by n_embd / n_head; no key says so
+
+
+def _window_every(config: hf.Config) -> int | None:
+    """How many layers there are to one that sees everything, if not the usual 6."""
+    kinds = config.get("layer_types") or []
+    every = kinds.index("full_attention") + 1 if "full_attention" in kinds else None
+    every = every or config.get("sliding_window_pattern") or config.get("_sliding_window_pattern")
+    return None if every == 6 else every
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +54,8 @@ class Params(params.Params):
     """window_every: of so many layers the last one sees everything, the others `n_window`
     positions."""
 
-    window_every: int = key(
-        "attention.sliding_window_pattern",
-        hf=("sliding_window_pattern", "_sliding_window_pattern"),
-        default=6,
-    )
-    rope_freq_base_window: float = key(
-        "rope.freq_base_swa", hf="rope_local_base_freq", default=10000.0
-    )
+    window_every: int = key("attention.sliding_window_pattern", hf=_window_every, default=6)
+    rope_freq_base_window: float = key("rope.freq_base_swa", hf="rope.theta_swa", default=10000.0)
     final_softcap: float = key("final_logit_softcapping", hf="final_logit_softcapping", default=0.0)
 
 

@@ -18,16 +18,31 @@ from llamapy.nn.rope import with_factors
 from llamapy.nn.step import Step
 from llamapy.nn.weights import Weights
 
-HF = ("LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM", "MixtralForCausalLM")
+HF: tuple[str, ...] = (
+    "LlamaForCausalLM",
+    "LLaMAForCausalLM",
+    "MistralForCausalLM",
+    "MixtralForCausalLM",
+)
+HF += ("LlamaModel",)
 NAMES = hf.decoder(
     hf.LLAMA_BLOCK
     | {
         "attn_q": hf.pairs("self_attn.q_proj", "n_head"),
         "attn_k": hf.pairs("self_attn.k_proj", "n_head_kv"),
-        "ffn_gate_inp": "block_sparse_moe.gate",
-        "ffn_gate_exps": hf.experts("block_sparse_moe.experts.{e}.w1"),
-        "ffn_down_exps": hf.experts("block_sparse_moe.experts.{e}.w2"),
-        "ffn_up_exps": hf.experts("block_sparse_moe.experts.{e}.w3"),
+        "ffn_gate_inp": ("block_sparse_moe.gate", "mlp.gate"),
+        "ffn_gate_exps": (
+            hf.experts("block_sparse_moe.experts.{e}.w1"),
+            hf.gate_of("mlp.experts.gate_up_proj"),
+        ),
+        "ffn_down_exps": (
+            hf.experts("block_sparse_moe.experts.{e}.w2"),
+            "mlp.experts.down_proj",
+        ),
+        "ffn_up_exps": (
+            hf.experts("block_sparse_moe.experts.{e}.w3"),
+            hf.up_of("mlp.experts.gate_up_proj"),
+        ),
     }
 )
 KEYS = (*hf.STANDARD_KEYS, "vocab_size", "rope.dimension_count")

@@ -17,6 +17,8 @@ from llamapy.nn.weights import Weights
 
 HF = ("Qwen2ForCausalLM", "Qwen2Model")
 NAMES = hf.decoder(hf.LLAMA_BLOCK)
+KEYS = (*hf.STANDARD_KEYS, "pooling_type")
+VOCAB = hf.Vocabulary(("spm", "bpe"))
 BIASED = ("attn_q", "attn_k", "attn_v")
 
 

@@ -6,6 +6,7 @@ convert_hf_to_gguf.py. The tokenizer's keys are made in vocab.py.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any
 from llamapy.convert import card, names
 from llamapy.convert.checkpoint import Checkpoint, read_json
 from llamapy.convert.names import NameParts
-from llamapy.core.errors import FileFormatError
+from llamapy.core.errors import FileFormatError, ModelError
 from llamapy.gguf import keys
 from llamapy.gguf.values import ValueType
 from llamapy.nn.hf import STANDARD_KEYS
@@ -267,11 +268,20 @@ def count_parameters(shapes: Mapping[str, Sequence[int]]) -> tuple[int, int, int
 
 def of_architecture(
     arch: ModuleType, params: Params, config: Mapping[str, Any], file_type: int, where: str
-) -> Values:
-    """The model's numbers under its architecture's keys, in the order of the architecture."""
+) -> tuple[Values, Values]:
+    """The model's numbers under its architecture's keys, in the order of the architecture: those
+    that stand in front of everything, and the others."""
     said = type(params).said(config, where)
+
+    def chosen(names: Iterable[str]) -> Values:
+        return _chosen(names, said, params, file_type)
+
+    return chosen(getattr(arch, "FIRST_KEYS", ())), chosen(getattr(arch, "KEYS", STANDARD_KEYS))
+
+
+def _chosen(names: Iterable[str], said: Values, params: Params, file_type: int) -> Values:
     found: Values = {}
-    for key in getattr(arch, "KEYS", STANDARD_KEYS):
+    for key in names:
         if key == keys.FILE_TYPE:
             found[key] = file_type
         elif key == "vocab_size":
@@ -280,6 +290,33 @@ def of_architecture(
             value = said[key]
             found[keys.of(params.arch, key)] = list(value) if isinstance(value, tuple) else value
     return found
+
+
+_POOLINGS = {
+    "mean": ("pooling_mode_mean_tokens", 1),
+    "cls": ("pooling_mode_cls_token", 2),
+    "lasttoken": ("pooling_mode_lasttoken", 3),
+}
+
+
+def pooling(checkpoint: Checkpoint) -> int | None:
+    """How sentence-transformers makes one vector of many, by llama.cpp's number; None if it is not
+    said. ModelError for another way."""
+    path = checkpoint.folder / "modules.json"
+    if not path.is_file():
+        return None
+    try:
+        modules = json.loads(path.read_text(encoding="utf-8"))
+        folder = next((m["path"] for m in modules if m["type"].endswith("Pooling")), None)
+    except (OSError, ValueError, TypeError, KeyError):
+        raise FileFormatError(path, "is no list of modules") from None
+    if folder is None:
+        return None
+    config = checkpoint.json(f"{folder}/config.json")
+    for name, (flag, number) in _POOLINGS.items():
+        if config.get(flag) or config.get("pooling_mode") == name:
+            return number
+    raise ModelError(f"{checkpoint.folder}/{folder}: pools in a way that is not supported")
 
 
 def typed(values: Mapping[str, Any]) -> Iterable[tuple[str, Any, ValueType | None]]:

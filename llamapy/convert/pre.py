@@ -145,7 +145,7 @@ def identify(tokenizer: Mapping[str, Any], config: Mapping[str, Any], ids: Ids, 
 
 
 def _usual(rules: PreTokenizer) -> str:
-    """The name that a model of unknown make gets: one that converted files have, best known first."""
+    """The name that a model of unknown make gets: one that converted files have."""
     names = rules.names.split()
     usual = [n for n in (*_WELL_KNOWN, *pre_hashes.KNOWN.values()) if n in names]
     return usual[0] if usual else names[0]

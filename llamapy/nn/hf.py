@@ -96,6 +96,11 @@ def pairs(source: str, heads: str) -> Fold:
     return Fold((source,), make, moves=True)
 
 
+def transposed(source: str) -> Fold:
+    """A matrix whose rows are inputs."""
+    return rows(source, lambda w, p: w.T)
+
+
 def plus_one(source: str) -> Fold:
     """A norm's weight that the checkpoint holds as its difference from 1."""
     return Fold((source,), lambda arrays, p: arrays[0] + arrays[0].dtype.type(1))
@@ -106,9 +111,28 @@ def experts(source: str) -> Fold:
     return Fold((source,), lambda arrays, p: np.stack(arrays), moves=True)
 
 
+def gate_of(source: str) -> Fold:
+    """The gate's half of a tensor [..., gate and up, n_in]."""
+    return rows(source, lambda w, p: w[..., : w.shape[-2] // 2, :])
+
+
+def up_of(source: str) -> Fold:
+    """The other half."""
+    return rows(source, lambda w, p: w[..., w.shape[-2] // 2 :, :])
+
+
 def rows(source: str, part: Callable[[Array, Any], Array]) -> Fold:
     """Some of a tensor's values, moved: what `part` makes of (tensor, params)."""
     return Fold((source,), lambda arrays, p: np.ascontiguousarray(part(arrays[0], p)), moves=True)
+
+
+# Experts by number, or as transformers keeps them in memory.
+QWEN_EXPERTS: dict[str, Source] = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_down_exps": (experts("mlp.experts.{e}.down_proj"), "mlp.experts.down_proj"),
+    "ffn_gate_exps": (experts("mlp.experts.{e}.gate_proj"), gate_of("mlp.experts.gate_up_proj")),
+    "ffn_up_exps": (experts("mlp.experts.{e}.up_proj"), up_of("mlp.experts.gate_up_proj")),
+}
 
 
 # -- metadata
@@ -143,6 +167,8 @@ STANDARD_KEYS = (
     "attention.value_length",
     "general.file_type",
 )
+
+ENCODER_KEYS = ("attention.causal", "pooling_type")
 
 Config = Mapping[str, Any]
 
@@ -180,6 +206,16 @@ def prefix_space(config: Config, tokenizer: Config) -> dict[str, Any]:
     return {} if given is None else {"tokenizer.ggml.add_space_prefix": bool(given)}
 
 
+def no_prefix_space(config: Config, tokenizer: Config) -> dict[str, Any]:
+    """A text gets no space in front."""
+    return {"tokenizer.ggml.add_space_prefix": False}
+
+
+def token_types(config: Config, tokenizer: Config) -> dict[str, Any]:
+    """How many kinds of sentences there are."""
+    return {"tokenizer.ggml.token_type_count": config.get("type_vocab_size", 1)}
+
+
 def odd_sizes(config: Config, tokenizer: Config) -> dict[str, Any]:
     """What llama.cpp knows of two Llama vocabularies by their size alone: CodeLlama's infill
     tokens, and that a text of Granite's gets no BOS."""
@@ -187,6 +223,14 @@ def odd_sizes(config: Config, tokenizer: Config) -> dict[str, Any]:
         names = ("prefix", "suffix", "middle", "eot")
         return {f"tokenizer.ggml.{name}_token_id": 32007 + i for i, name in enumerate(names)}
     return {"tokenizer.ggml.add_bos_token": False} if config.get("vocab_size") == 49152 else {}
+
+
+def require(config: Config, holds: object, what: str) -> dict[str, Any]:
+    """`config` if a condition of an architecture holds. ModelError says which does not."""
+    if not holds:
+        kind = config.get("architectures", ["this model"])[0]
+        raise ModelError(f"{kind} is only supported where {what}")
+    return dict(config)
 
 
 # -- rotations

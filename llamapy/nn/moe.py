@@ -26,8 +26,8 @@ class Routing:
     gating       "softmax", "sigmoid", or "softmax_weight" (softmax over the chosen only)
     normalize    whether the chosen weights are made to sum to 1
     scale        multiplies the weights
-    n_group      groups of experts, of which n_group_used with the best two experts together stay
-                 eligible
+    n_group      groups of experts, of which n_group_used with the highest sum of their group_best
+                 best experts stay eligible
     """
 
     n_expert: int
@@ -37,6 +37,7 @@ class Routing:
     scale: float = 1.0
     n_group: int = 1
     n_group_used: int = 1
+    group_best: int = 2
 
 
 def moe(
@@ -110,13 +111,13 @@ def _experts(
 
 
 def _best_groups(g: Step, scores: Tensor, r: Routing) -> Tensor:
-    """scores [n_expert, n_tokens] with -inf outside the n_group_used groups whose two best experts
-    sum highest."""
+    """scores [n_expert, n_tokens] with -inf outside the n_group_used groups whose best experts sum
+    highest."""
     size, n_tokens = r.n_expert // r.n_group, scores.ne[1]
     groups = g.reshape(scores, [size, r.n_group, n_tokens])
-    two = g.top_k(groups, 2)  # [2, n_group, n_tokens]
-    best = g.get_rows(g.reshape(groups, [1, size, r.n_group, n_tokens]), two)
-    sums = g.sum_rows(g.reshape(best, [2, r.n_group, n_tokens]))
+    few = g.top_k(groups, r.group_best)  # [group_best, n_group, n_tokens]
+    best = g.get_rows(g.reshape(groups, [1, size, r.n_group, n_tokens]), few)
+    sums = g.sum_rows(g.reshape(best, [r.group_best, r.n_group, n_tokens]))
     kept = g.top_k(g.reshape(sums, [r.n_group, n_tokens]), r.n_group_used)
     nothing = g.scale(groups, 0.0, -inf)
     return g.reshape(g.set_rows(nothing, g.get_rows(groups, kept), kept), [r.n_expert, n_tokens])

@@ -71,12 +71,8 @@ class Params:
         hf=("num_key_value_heads", "n_head_kv"),
         default=lambda p: p.n_head,
     )
-    n_embd_head: int = key(
-        "attention.key_length", hf="head_dim", default=per_head
-    )
-    n_embd_head_v: int = key(
-        "attention.value_length", hf="head_dim", default=per_head
-    )
+    n_embd_head: int = key("attention.key_length", hf="head_dim", default=per_head)
+    n_embd_head_v: int = key("attention.value_length", hf="head_dim", default=per_head)
     norm_rms_eps: float = key("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=0.0)
     norm_eps: float = key(
         "attention.layer_norm_epsilon",
@@ -122,6 +118,7 @@ class Params:
         "expert_count", hf=("num_local_experts", "num_experts", "n_routed_experts"), default=0
     )
     n_expert_used: int = key("expert_used_count", hf="num_experts_per_tok", default=0)
+    pooling_type: int = key("pooling_type", hf="pooling_type", default=0)
 
     @classmethod
     def from_metadata(cls, metadata: Metadata, *, arch: str, n_vocab: int, where: str) -> Self:
@@ -202,7 +199,7 @@ class Params:
                 default = default(self)
             if default is REQUIRED or value != default:
                 plain = list(value) if isinstance(value, tuple) else value
-                found[keys.of(self.arch, f.metadata["key"])] = plain
+                found[_full(self.arch, f)] = plain
         return found
 
     def check(self, where: str) -> None:
@@ -231,7 +228,7 @@ class Params:
 
     def _wrong(self, where: str, name: str, why: str) -> ModelError:
         f = next(f for f in fields(self) if f.name == name)
-        shown = name if f.metadata["key"] == SKIP else keys.of(self.arch, f.metadata["key"])
+        shown = name if f.metadata["key"] == SKIP else _full(self.arch, f)
         return ModelError(f"{where}: {shown} is {getattr(self, name)!r}, which {why}")
 
     @property
@@ -269,6 +266,20 @@ class Params:
         return mscale / (1.0 + 0.1 * log(factor)) * self.rope_attn_factor
 
 
+@dataclass(frozen=True, kw_only=True)
+class Encoder(Params):
+    """What encoders need to know besides: nothing is causal, tokens may be of several sentences."""
+
+    causal: bool = key("attention.causal", hf=lambda c: False, default=False)
+    n_token_types: int = key("tokenizer.ggml.token_type_count", hf="type_vocab_size", default=1)
+
+
+def _full(arch: str, f: Any) -> str:
+    """A field's whole key; those of the tokenizer have no architecture in front."""
+    name: str = f.metadata["key"]
+    return name if name.startswith("tokenizer.") else keys.of(arch, name)
+
+
 def mscale_of(factor: float, multiplier: float) -> float:
     """YaRN's growth of attention with the context's growth."""
     return 1.0 if factor <= 1.0 else 0.1 * multiplier * log(factor) + 1.0
@@ -281,7 +292,7 @@ class _FileKeys:
         self.metadata, self.arch, self.where = metadata, arch, where
 
     def __call__(self, f: Any, kind: Any, n_layer: int) -> Any:
-        name = keys.of(self.arch, f.metadata["key"])
+        name = _full(self.arch, f)
         if name not in self.metadata:
             return None
         got, element = self.metadata.type(name)

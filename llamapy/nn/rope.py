@@ -59,7 +59,7 @@ def with_factors(g: Step, w: Weights, p: Params, rope: Rope) -> Rope:
     """`rope` with the model's frequency factors: `rope_freqs` (Llama 3), or with longrope those for
     contexts longer or not longer than the original one."""
     half = p.n_rot // 2
-    if p.rope_scaling != "longrope":
+    if p.rope_scaling != "longrope" and not w.has("rope_factors_long.weight"):
         return replace(rope, factors=w.get("rope_freqs.weight", half))
     long, short = (w.get(f"rope_factors_{n}.weight", half) for n in ("long", "short"))
     return replace(rope, factors=long if g.n_ctx > p.rope_n_ctx_orig else short)

@@ -106,8 +106,11 @@ def prepare(folder: StrPath, options: Options | None = None) -> Job:
     )
     policy: hf.Vocabulary = getattr(arch, "VOCAB", hf.Vocabulary())
     values: dict[str, Any] = {keys.ARCHITECTURE: name, keys.TYPE: "model"}
-    values |= about.values()
-    values |= metadata.of_architecture(arch, params, checkpoint.config, chosen.file_type, where)
+    early, numbers = metadata.of_architecture(
+        arch, params, checkpoint.config, chosen.file_type, where
+    )
+    values = {keys.ARCHITECTURE: name} | early | values | about.values()
+    values |= numbers
     values[keys.QUANTIZATION_VERSION] = QUANTIZATION_VERSION
     values |= vocab.read(checkpoint, policy, n_vocab, options.pre)
     path = _path(checkpoint, options, about, chosen.name)
@@ -126,6 +129,9 @@ def _check(options: Options) -> None:
 def _config(arch: ModuleType, checkpoint: Checkpoint) -> dict[str, Any]:
     """The configuration as the architecture wants it."""
     config = hf.with_rope(checkpoint.config)
+    pooling = metadata.pooling(checkpoint)
+    if pooling is not None:
+        config["pooling_type"] = pooling
     adjust: Callable[..., dict[str, Any]] | None = getattr(arch, "adjust", None)
     return adjust(config) if adjust else config
 
