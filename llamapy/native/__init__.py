@@ -18,6 +18,14 @@ enough, the real module is put in its place when the function is compiled.
 
 from llamapy.native.jit import ByType, Compiled, Kernel, LazyModule, Macro, compiled
 
+
+def level() -> str:
+    """The SIMD level in use: amx, avx512, avx2, neon or generic."""
+    from llamapy.native.simd import levels
+
+    return levels.level()
+
+
 mem = LazyModule("llamapy.native.memory")
 atomic = LazyModule("llamapy.native.atomics")
 simd = LazyModule("llamapy.native.simd")
@@ -32,6 +40,7 @@ __all__ = [
     "atomic",
     "compiled",
     "lanes",
+    "level",
     "mem",
     "simd",
 ]

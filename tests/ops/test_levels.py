@@ -18,7 +18,7 @@ from llamapy.native.simd.levels import available
 
 OTHERS = [
     *available()[1:],
-    *(f"{level}+emulate" for level in ("avx512", "neon") if level not in available()),
+    *(f"{level}+emulate" for level in ("amx", "avx512", "neon") if level not in available()),
 ]
 SAMPLE = """
 import sys

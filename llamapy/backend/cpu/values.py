@@ -132,10 +132,9 @@ def row_to_f32(w, src, dst, n, scratch, tables):
         unpack(w, src + b * n_bytes(w), q, s, m, tables)
         out = dst + 4 * b * n_values(w)
         for j in range(n_values(w) // group(w)):
-            scale, minimum = mem.f32(s, j), mem.f32(m, j)
-            for i in range(group(w)):
-                at = j * group(w) + i
-                mem.put_f32(out, at, scale * np.float32(mem.i8(q, at)) - minimum)
+            scale, minimum = simd.splat_f32x16(mem.f32(s, j)), simd.splat_f32x16(mem.f32(m, j))
+            for i in range(j * group(w), (j + 1) * group(w), 16):
+                simd.store_f32x16(out + 4 * i, scale * simd.load_i8_f32x16(q + i) - minimum)
 
 
 @compiled
