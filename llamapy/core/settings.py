@@ -48,3 +48,8 @@ def debug() -> bool:
 def activation_bits() -> int:
     """LLAMAPY_ACTIVATIONS: 16 (default) or 8, the bits that prefill rounds activations to."""
     return 8 if os.environ.get("LLAMAPY_ACTIVATIONS", "").strip() == "8" else 16
+
+
+def oversubscribe() -> bool:
+    """LLAMAPY_OVERSUBSCRIBE: 1 lets a wish for threads go above what this process may use."""
+    return os.environ.get("LLAMAPY_OVERSUBSCRIBE", "") == "1"

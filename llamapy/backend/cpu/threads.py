@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from llamapy.core import settings
 from llamapy.core.errors import Aborted
 from llamapy.core.log import log
 
@@ -35,7 +36,7 @@ def choose(asked: int | None) -> int:
     most = budget()
     if not asked or asked < 0:
         return most
-    if asked > most and not os.environ.get("LLAMAPY_OVERSUBSCRIBE"):
+    if asked > most and not settings.oversubscribe():
         log.warning(
             "%d threads asked, %d used: more are not available to this process", asked, most
         )
