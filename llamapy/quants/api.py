@@ -43,7 +43,9 @@ def quantize(
     threads     share the rows; the bytes do not depend on it
     Returns uint8 [n_rows, row_bytes]. QuantError names the row and column of a number that is not
     finite or too large for the type (unless `allow_nonfinite`), and says what else is wrong: rows
-    that do not divide into blocks, an importance of another length, or none where one is needed.
+    that do not divide into blocks, an importance of another length, or none where one is needed,
+    importances that the IQ types cannot use. With `allow_nonfinite` the blocks of such numbers are
+    not ggml's, except in f32, f16 and bf16.
     """
     kind = codec.get(kind)
     rows = _rows(values)
@@ -62,7 +64,12 @@ def quantize(
     def encode(first: int, last: int) -> None:
         source, target = rows[first:last], out[first:last]
         shape = (last - first, rows.shape[1])
-        kind.encode(source.ctypes.data, target.ctypes.data, *shape, address, tables)
+        stopped = kind.encode(source.ctypes.data, target.ctypes.data, *shape, address, tables)
+        if stopped:
+            raise QuantError(
+                f"row {first + stopped - 1} cannot be quantized to {kind.name}",
+                hint="are there importances that are negative or very large?",
+            )
 
     _share(encode, len(rows), rows.size, threads)
     if largest > _OFTEN_TOO_LARGE and not allow_nonfinite:

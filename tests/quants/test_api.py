@@ -98,6 +98,14 @@ def test_the_first_weight_too_large_is_named(name):
         api.quantize(rows, name)
 
 
+@pytest.mark.parametrize("name", ["iq2_xxs", "iq2_xs", "iq3_xxs", "iq3_s", "iq2_s"])
+def test_importances_that_stop_ggml_are_an_error(name):
+    """ggml ends the process: no point of the grid is nearest."""
+    rows = np.repeat(normal(1, 512), 3, axis=0)
+    with pytest.raises(QuantError, match=f"row 0 cannot be quantized to {name}"):
+        api.quantize(rows, name, np.full(512, 3e38))
+
+
 def test_nonfinite_can_be_forced(ggml):
     rows = normal(1, 64)
     rows[0, 3] = np.inf
