@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from threading import Thread
 from time import perf_counter, sleep
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
@@ -78,6 +79,9 @@ class Context:
     ) -> None:
         self.model, self.n_seq_max, self.keep_hidden = model, n_seq_max, embeddings
         self.n_ctx = n_ctx or model.params.n_ctx_train
+        if self.n_ctx > model.params.n_ctx_train:
+            trained = model.params.n_ctx_train
+            log.warning("a context of %d, but the model was trained with %d", self.n_ctx, trained)
         _positive(n_ctx=self.n_ctx, n_batch=n_batch, n_ubatch=n_ubatch, n_seq_max=n_seq_max)
         self.n_batch = min(n_batch, self.n_ctx)
         self.n_ubatch = min(n_ubatch, self.n_batch)
@@ -85,6 +89,7 @@ class Context:
         self._host = backends.make(backend, **options)
         self._device = backends.make(model.device, **options) if model.device else None
         self.engine = Engine([b for b in (self._device, self._host) if b is not None])
+        self._end = finalize(self, _close, self.engine.backends)
         traced = model.trace(self.n_ctx)
         self.memory = self._make_memory(traced.layers, (type_k, type_v))
         self.flash = self._choose_flash(flash_attn)
@@ -280,6 +285,16 @@ class Context:
             raise UsageError("the context was made without embeddings=True")
         return self._hidden[: self._n_outputs]
 
+    def close(self) -> None:
+        """End the backends' threads. Happens by itself when the context is no longer used."""
+        self._end()
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def abort(self) -> None:
         """Make the decode under way end soon with Aborted; nothing if there is none. From any
         thread."""
@@ -314,6 +329,11 @@ class Context:
         for name, values in (("ids", cells), ("deltas", kv.cells.delta[cells])):
             execution.set(g.inputs[f"{kv.name}.turn_{name}"], values)
         execution.run()
+
+
+def _close(all_backends: Sequence[Backend]) -> None:
+    for backend in all_backends:
+        getattr(backend, "close", lambda: None)()
 
 
 def _used(g: Builder) -> dict[str, Tensor]:
