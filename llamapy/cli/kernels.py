@@ -8,12 +8,12 @@ from time import monotonic
 
 from llamapy.cli import console
 
-PATIENCE_S = 1.0
+PATIENCE_S = 1.5  # loading what was compiled before takes less
 
 
 @contextmanager
 def compiling() -> Iterator[Callable[[str, int, int], None]]:
-    """Gives the hook to hand to a context: after a second of compiling it shows a bar, or away from
+    """Gives the hook to hand to a context: after a moment of compiling it shows a bar, or away from
     a terminal says so in one line."""
     start, said = 0.0, False
     with console.progress("compiling kernels, once", unit="kernels") as tick:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ from llamapy.core.errors import Aborted, BatchError, ContextFullError, QuantErro
 from llamapy.runtime.batch import Batch
 from llamapy.runtime.context import Context
 from tests.archs import naive
-from tests.runtime.conftest import TINY, close, tiny, tokens
+from tests.runtime.conftest import BACKENDS, TINY, close, tiny, tokens
 
 Make = Callable[..., Context]
 
@@ -250,3 +251,21 @@ def test_two_threads_share_a_model(make: Make) -> None:
     for thread in threads:
         thread.join()
     assert close(got[0], want[0]) and close(got[1], want[1])
+
+
+@pytest.mark.skipif("cpu" not in BACKENDS, reason="the CPU backend has threads")
+def test_threads_end_with_the_context() -> None:
+    """Closed by hand, by `with`, or when nobody uses it any more."""
+
+    def n_threads() -> int:
+        return sum(thread.name.startswith("llamapy-") for thread in threading.enumerate())
+
+    before = n_threads()
+    with Context(tiny("llama"), n_ctx=64, threads=2):
+        assert n_threads() > before
+    assert n_threads() == before
+    context = Context(tiny("llama"), n_ctx=64, threads=2)
+    assert n_threads() > before
+    del context
+    gc.collect()
+    assert n_threads() == before
