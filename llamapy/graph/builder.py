@@ -14,13 +14,15 @@ class Builder:
     recorded.
 
     inputs   {name: tensor}: filled from outside before each run
-    taps     {name: tensor}: intermediate results by name ("blk.3.attn_out"), for capture
+    taps     {name: tensor}: intermediate results by name ("blk.3.out"), for capture
+    kept     {name: tensor}: those that are read after each run; their memory is not reused
     """
 
     def __init__(self) -> None:
         self.graph = Graph()
         self.inputs: dict[str, Tensor] = {}
         self.taps: dict[str, Tensor] = {}
+        self.kept: dict[str, Tensor] = {}
 
     def __getattr__(self, op: str) -> Callable[..., Tensor]:
         if op.startswith("_"):
@@ -40,6 +42,14 @@ class Builder:
         if not tensor.name:
             tensor.name = name
         return tensor
+
+    def keep(self, name: str, tensor: Tensor, *, before: Tensor | None = None) -> Tensor:
+        """Let `tensor` be there after the run, as `name`. before: compute it right before that node
+        (of which its sources are needed no longer than without)."""
+        self.kept[name] = tensor
+        if before is not None:
+            self.graph.insert(tensor, before)
+        return self.graph.output(tensor)
 
     def expand(self, tensor: Tensor) -> Tensor:
         """Make sure that `tensor` is computed, here in the order (for writes into a cache)."""

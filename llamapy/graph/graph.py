@@ -41,6 +41,11 @@ class Graph:
         tensor.flags |= OUTPUT
         return self.expand(tensor)
 
+    def insert(self, tensor: Tensor, before: Tensor) -> None:
+        """Add one node, whose sources are all there, right before the node `before`."""
+        self._seen.add(id(tensor))
+        self.nodes.insert(next(i for i, n in enumerate(self.nodes) if n is before), tensor)
+
     def users(self) -> dict[int, list[Tensor]]:
         """{id(tensor): nodes that read it (a view counts as reading the tensor it shows)}."""
         found: dict[int, list[Tensor]] = {}

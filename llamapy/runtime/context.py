@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Thread
 from time import perf_counter, sleep
-from typing import Any
+from typing import Any, Protocol
 from weakref import finalize
 
 import numpy as np
@@ -28,6 +28,7 @@ from llamapy.runtime.memory.memory import Memory, NoMemory
 from llamapy.runtime.memory.window import Windows
 from llamapy.runtime.model import Model
 
+Array = np.ndarray[Any, Any]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 FLASH = {"auto": None, "on": True, "off": False, True: True, False: False}
 KEPT = 16  # compiled graphs
@@ -41,6 +42,18 @@ class Compiled:
     execution: Execution
     logits: Tensor | None = None
     hidden: Tensor | None = None
+    kept: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Observer(Protocol):
+    """Looks at intermediate results."""
+
+    def choose(self, g: Step) -> None:
+        """Add to the graph (`g.keep`) what is to be seen; called once for each kind of ubatch."""
+
+    def see(self, part: Tokens, values: Callable[[str], Array]) -> None:
+        """Called after each ubatch: values("name") is what was kept under that name, shape
+        ne[::-1]."""
 
 
 class Context:
@@ -58,6 +71,7 @@ class Context:
                    then
     backend      what computes all that is not on the model's device
     on_compile   called with (kernel, done, total) while kernels are compiled
+    observer     sees intermediate results of every ubatch
     """
 
     def __init__(
@@ -76,7 +90,9 @@ class Context:
         n_outputs_max: int = 1,
         backend: str = backends.HOST,
         on_compile: Callable[[str, int, int], None] | None = None,
+        observer: Observer | None = None,
     ) -> None:
+        self.observer = observer
         self.model, self.n_seq_max, self.keep_hidden = model, n_seq_max, embeddings
         self.n_ctx = n_ctx or model.params.n_ctx_train
         if self.n_ctx > model.params.n_ctx_train:
@@ -170,6 +186,8 @@ class Context:
             g.graph.output(logits)
             if self.keep_hidden:
                 g.graph.output(g.taps.get("result_norm", logits))
+        if self.observer is not None:
+            self.observer.choose(g)
         return g, logits
 
     def _compile(self, part: Tokens, sizes: tuple[int, ...]) -> Compiled:
@@ -190,7 +208,7 @@ class Context:
     def _make(self, key: Any, part: Tokens, sizes: tuple[int, ...]) -> Compiled:
         g, logits = self._record(len(part), part.n_outputs, sizes, embeddings=part.ids is None)
         execution = self.engine.prepare(g.graph)
-        made = Compiled(_used(g), execution)
+        made = Compiled(_used(g), execution, kept=g.kept)
         if part.n_outputs:
             made.logits = logits
             made.hidden = g.taps.get("result_norm", logits) if self.keep_hidden else None
@@ -260,6 +278,8 @@ class Context:
         if self._stop:
             raise Aborted("the computation was interrupted")
         compiled.execution.run()
+        if self.observer is not None:
+            self.observer.see(part, lambda name: compiled.execution.get(compiled.kept[name]))
         if compiled.logits is not None:
             n = part.n_outputs
             _read(compiled, compiled.logits, self._results[row : row + n])

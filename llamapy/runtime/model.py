@@ -27,6 +27,7 @@ from llamapy.runtime.placement import Placement
 if TYPE_CHECKING:
     from llamapy.graph import Tensor
     from llamapy.runtime.context import Context
+    from llamapy.runtime.forward import Forward
     from llamapy.runtime.generate import Generation
     from llamapy.tokenizers.tokenizer import Tokenizer
 
@@ -147,6 +148,15 @@ class Model:
         from llamapy.runtime.generate import Generation
 
         return Generation(context or self.context(), prompt, **options)
+
+    def forward(
+        self, tokens: str | Sequence[int], *, capture: Sequence[str] = (), **options: Any
+    ) -> Forward:
+        """All logits of a text (or ids) in one pass, and the intermediate results that `capture`
+        names ("blk.3.attn_q", "blk.3.out"; `llamapy.runtime.forward.names(model)` lists them)."""
+        from llamapy.runtime.forward import forward
+
+        return forward(self, tokens, capture=capture, **options)
 
     def trace(self, n_ctx: int) -> Trace:
         """How the layers attend in a context of this size, with their frequency factors."""

@@ -189,6 +189,11 @@ def routed() -> Iterator[Case]:
     yield Case("mul_mat_id", (f32(32, 9, 8, weight=True), f32(32, 2, 5), view))
     yield Case("add_id", (f32(37, 3, 40), f32(37, 8), ids))
     yield Case("add_id", (f32(37, 2, 5), f32(37, 8), view))
+    for n in (3, 37, 64, 576):
+        yield Case("moments", (f32(n, 33, low=0.5),))
+    yield Case("moments", (f32(64, 3, 5, axes=(0, 2, 1, 3)),))
+    yield Case("moments", (f32(48, 1, 40), ids), {"n_mat": 8})
+    yield Case("moments", (f32(48, 3, 40), ids), {"n_mat": 8})
 
 
 def positions() -> Iterator[Case]:
