@@ -126,13 +126,15 @@ def compute(model: Any, case: Case, n_vocab: int) -> dict[str, Any]:
             out = model(torch.tensor(ids[None, :n]))
             values = out.last_hidden_state if case.encoder else out.logits
             values = values[0].float().numpy()
-            columns = np.arange(0, values.shape[1], 2 if not case.encoder else 1)
+            columns = np.arange(0, values.shape[1], 1 if case.encoder else 3)
             found[f"values{ending}"], found["columns"] = values[:, columns], columns
     return found
 
 
 def convert(folder: Path, kind: str, case: Case, keep: Path | None) -> str | None:
     """SHA-256 of what upstream's converter writes; None if it fails."""
+    if "no upstream" in case.flags:
+        return None
     import conversion.base
     import convert_hf_to_gguf
     import torch

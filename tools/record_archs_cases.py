@@ -24,7 +24,7 @@ MOE: dict[str, Any] = {"moe_intermediate_size": 32, "num_experts": 4, "num_exper
 class Case:
     """kind, sizes  transformers' prefix of the classes ("Llama"), fields of the configuration
     model   another class than KindForCausalLM
-    flags   "short": compute fewer tokens too; "gpt2": matrices lie on their side
+    flags   "short": compute fewer tokens too; "gpt2": matrices lie on their side; "no upstream"
     """
 
     kind: str
@@ -48,6 +48,8 @@ class Case:
     def save(self, model: Any, folder: Path, dtype: Any) -> None:
         """As transformers saves it, in 16 bits; then what the case changes."""
         state = {name: values.to(dtype) for name, values in model.state_dict().items()}
+        if getattr(model.config, "tie_word_embeddings", False):
+            state.pop("lm_head.weight", None)  # it is the embeddings
         model.save_pretrained(folder, state_dict=state)
         if self.rewrite:
             self.rewrite(folder, model)
@@ -120,6 +122,11 @@ def with_n_ctx(folder: Path, model: Any) -> None:
     set_config(folder, n_ctx=model.config.n_positions)
 
 
+def with_scoring(folder: Path, model: Any) -> None:
+    """Files of DeepSeek V3 say this; transformers does not keep it."""
+    set_config(folder, scoring_func="sigmoid")
+
+
 LLAMA3 = rope(
     "llama3",
     5e5,
@@ -190,8 +197,8 @@ CASES: dict[str, Case] = {
     "gpt2": Case(
         "GPT2", GPT2, model="GPT2LMHeadModel", dtype="f16", flags=("gpt2",), rewrite=with_n_ctx
     ),
-    "gptneox": Case("GPTNeoX", BASE | {"rotary_pct": 0.5}),
-    "gptneox-serial": Case("GPTNeoX", BASE | {"use_parallel_residual": False, "rotary_pct": 1.0}),
+    "gptneox": Case("GPTNeoX", BERT | {"rotary_pct": 0.5}),
+    "gptneox-serial": Case("GPTNeoX", BERT | {"use_parallel_residual": False, "rotary_pct": 1.0}),
     "falcon": Case("Falcon", BERT | {"num_kv_heads": 1}),
     "falcon-40b": Case("Falcon", BERT | {"new_decoder_architecture": True, "num_kv_heads": 2}),
     "baichuan": Case("Llama", BASE | {"num_key_value_heads": 4}, "spm", rewrite=as_baichuan),
@@ -211,6 +218,7 @@ CASES: dict[str, Case] = {
             mscale=1.0,
             mscale_all_dim=1.0,
         ),
+        rewrite=with_scoring,
     ),
     "bert": Case("Bert", BERT, "wordpiece", model="BertModel", encoder=True, rewrite=with_pooling),
     "nomic-bert": Case(
@@ -219,6 +227,7 @@ CASES: dict[str, Case] = {
         "wordpiece",
         model="NomicBertModel",
         encoder=True,
+        flags=("no upstream",),  # with transformers 5 it reads sizes that are not the file's
         rewrite=as_nomic,
     ),
 }

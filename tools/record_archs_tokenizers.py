@@ -59,7 +59,7 @@ def _bpe(folder: Path, *, llama3: bool) -> int:
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    ends = ["<|begin|>", "<|end|>", "<|pad|>"]
+    ends = ["<|begin|>" if llama3 else "<|endoftext|>", "<|end|>", "<|pad|>"]
     trainer = trainers.BpeTrainer(
         vocab_size=268,
         special_tokens=ends,
@@ -83,7 +83,7 @@ def _bpe(folder: Path, *, llama3: bool) -> int:
         "eos_token": ends[1],
         "pad_token": ends[2],
         "clean_up_tokenization_spaces": True,
-        "tokenizer_class": "PreTrainedTokenizerFast" if llama3 else "GPT2Tokenizer",
+        "tokenizer_class": "PreTrainedTokenizerFast",
     }
     _write(folder, config | ({"chat_template": TEMPLATE} if llama3 else {}))
     return tokenizer.get_vocab_size() + 3

@@ -47,13 +47,21 @@ NAMES = hf.decoder(
         "exp_probs_b": "mlp.gate.e_score_correction",
     }
 )
-KEYS = (
-    *hf.STANDARD_KEYS,
-    *("leading_dense_block_count", "vocab_size", "attention.q_lora_rank", "attention.kv_lora_rank"),
-    *("attention.key_length_mla", "attention.value_length_mla", "expert_feed_forward_length"),
-    *("expert_shared_count", "expert_weights_scale", "expert_weights_norm"),
-    *("rope.dimension_count", "rope.scaling.yarn_log_multiplier"),
+OWN_KEYS = (
+    "leading_dense_block_count",
+    "vocab_size",
+    "attention.q_lora_rank",
+    "attention.kv_lora_rank",
+    "attention.key_length_mla",
+    "attention.value_length_mla",
+    "expert_feed_forward_length",
+    "expert_shared_count",
+    "expert_weights_scale",
+    "expert_weights_norm",
+    "rope.dimension_count",
+    "rope.scaling.yarn_log_multiplier",
 )
+KEYS = hf.STANDARD_KEYS + OWN_KEYS
 BIASED = ()
 
 

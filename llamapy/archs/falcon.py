@@ -52,7 +52,7 @@ KEYS = (
     "attention.layer_norm_epsilon",
     "general.file_type",
 )
-BIASED = ("attn_norm", "attn_norm_2", "output_norm")
+BIASED = ("attn_norm", "output_norm")
 
 
 def adjust(config: hf.Config) -> dict[str, Any]:

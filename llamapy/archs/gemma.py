@@ -42,10 +42,8 @@ BIASED = ()
 
 
 def _after(config: hf.Config, tokenizer: hf.Config) -> dict[str, Any]:
-    """CodeGemma's infill tokens, whose ids all Gemmas have, and no space in front of a text."""
-    ids = {"prefix": 67, "suffix": 69, "middle": 68, "eot": 107}
-    found: dict[str, Any] = {f"tokenizer.ggml.{name}_token_id": n for name, n in ids.items()}
-    return found | {"tokenizer.ggml.add_space_prefix": False}
+    """The end of a turn, which has one id in all Gemmas, and no space in front of a text."""
+    return {"tokenizer.ggml.eot_token_id": 107, **hf.no_prefix_space(config, tokenizer)}
 
 
 VOCAB = hf.Vocabulary(("spm", "spm_json"), after=_after)

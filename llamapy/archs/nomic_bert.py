@@ -11,6 +11,7 @@ from llamapy.nn.attention import attention
 from llamapy.nn.embed import embed_encoder
 from llamapy.nn.ffn import gated_ffn
 from llamapy.nn.norm import layer_norm
+from llamapy.nn.params import key
 from llamapy.nn.step import Step
 from llamapy.nn.weights import Weights
 
@@ -55,7 +56,10 @@ def adjust(config: hf.Config) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Params(params.Encoder):
-    """Nothing beyond the keys of encoders."""
+    """The size of heads is always said."""
+
+    n_embd_head: int = key("attention.key_length", hf=hf.head_dim, default=params.per_head)
+    n_embd_head_v: int = key("attention.value_length", hf=hf.head_dim, default=params.per_head)
 
 
 def build(g: Step, w: Weights, p: Params) -> Tensor:

@@ -196,7 +196,8 @@ def head_dim(config: Config) -> int | None:
     given = config.get("head_dim")
     if given is not None:
         return int(given)
-    n_embd, n_head = config.get("hidden_size"), config.get("num_attention_heads")
+    n_embd = _first(config, "hidden_size", "n_embd")
+    n_head = _first(config, "num_attention_heads", "n_head")
     return n_embd // n_head if n_embd and n_head else None
 
 
@@ -217,11 +218,10 @@ def token_types(config: Config, tokenizer: Config) -> dict[str, Any]:
 
 
 def odd_sizes(config: Config, tokenizer: Config) -> dict[str, Any]:
-    """What llama.cpp knows of two Llama vocabularies by their size alone: CodeLlama's infill
-    tokens, and that a text of Granite's gets no BOS."""
+    """What llama.cpp knows of two Llama vocabularies by their size alone: the end of CodeLlama's
+    infill, and that a text of Granite's gets no BOS."""
     if config.get("vocab_size") == 32016:
-        names = ("prefix", "suffix", "middle", "eot")
-        return {f"tokenizer.ggml.{name}_token_id": 32007 + i for i, name in enumerate(names)}
+        return {"tokenizer.ggml.eot_token_id": 32010}
     return {"tokenizer.ggml.add_bos_token": False} if config.get("vocab_size") == 49152 else {}
 
 

@@ -1,0 +1,78 @@
+"""Every architecture against transformers: logits of tiny models, 64 tokens, on both backends.
+
+What transformers computes is recorded in fixtures/archs (tools/record_archs.py), from the very
+weights that are converted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from llamapy.core import discover
+from llamapy.runtime.batch import Batch
+from llamapy.runtime.context import Context
+from llamapy.runtime.model import Model
+from llamapy.tasks import convert
+from tests.convert import folders
+
+TOLERANCE = 1e-4  # of the largest value
+
+
+@pytest.fixture(scope="module", params=folders.CASES)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+    name = request.param
+    folder = tmp_path_factory.mktemp("case")
+    options = convert.Options(outtype="f32", output=folder / "model.gguf")
+    paths = convert.run(convert.prepare(folders.assemble(name, folder), options))
+    yield name, Model(paths[0])
+
+
+def computed(model: Model, ids: np.ndarray, backend: str, n_ctx: int) -> np.ndarray:
+    context = Context(
+        model,
+        n_ctx=n_ctx,
+        backend=backend,
+        type_k="f32",
+        type_v="f32",
+        threads=1,
+        embeddings=not model.params.causal,
+    )
+    logits = context.decode(Batch(ids, outputs="all"))
+    return logits if model.params.causal else context.embeddings
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_as_transformers(case: tuple[str, Model], backend: str) -> None:
+    name, model = case
+    truth = folders.truth(name)
+    ids, columns = truth["ids"], truth["columns"]
+    assert len(ids) == 64
+    for ending, n_ctx in (("", 128), ("_short", 32)):
+        if f"values{ending}" not in truth:
+            continue
+        want = truth[f"values{ending}"]
+        got = computed(model, ids[: len(want)], backend, n_ctx)[:, columns]
+        assert np.abs(got - want).max() < TOLERANCE * np.abs(want).max()
+
+
+@pytest.mark.golden
+def test_in_two_steps(case: tuple[str, Model]) -> None:
+    """What is in the cache gives the same as what is computed at once."""
+    name, model = case
+    if not model.params.causal:
+        pytest.skip("encoders see a text at once")
+    truth = folders.truth(name)
+    context = Context(model, n_ctx=128, type_k="f32", type_v="f32", threads=1)
+    parts = [context.decode(Batch(ids, outputs="all")) for ids in np.split(truth["ids"], [40, 63])]
+    got = np.concatenate(parts)[:, truth["columns"]]
+    assert np.abs(got - truth["values"]).max() < TOLERANCE * np.abs(truth["values"]).max()
+
+
+def test_every_architecture_is_recorded() -> None:
+    recorded = {folders.facts(name) and name.split("-")[0] for name in folders.CASES}
+    others = {"mistral": "llama", "mixtral": "llama", "nomic": "nomic_bert"}
+    assert {others.get(name, name) for name in recorded} == set(discover.names("llamapy.archs"))
