@@ -1,8 +1,6 @@
 """Byte-pair vocabularies: text -> pieces -> merged symbols -> ids.
 
 Of the types "gpt2", "gemma4", "hybriddna" and "whitespace".
-
-Natural text repeats its words, so each piece's ids are remembered; only new pieces are merged.
 """
 
 from __future__ import annotations
@@ -23,17 +21,14 @@ from llamapy.tokenizers.pieces import SPACE, byte_chars
 from llamapy.tokenizers.pretok import Splitter
 from llamapy.tokenizers.spm import characters
 from llamapy.tokenizers.vocab import DNA_MARK, Vocab
-
-LONGEST_KEPT = 64  # characters; longer pieces are seldom met again
-MOST_KEPT = 200_000
+from llamapy.tokenizers.words import KnownWords
 
 
-class KnownWords(dict[str, list[int]]):
-    """Ids of pieces met so far; a piece that is missing is encoded on the spot."""
+class Merger:
+    """Turns one piece into ids, in plain Python."""
 
     def __init__(self, vocab: Vocab, merges: list[bytes]) -> None:
         assert vocab.rules is not None
-        self._vocab = vocab
         self._ids = vocab.ids
         self._rules = vocab.rules
         self._merges = merges
@@ -45,17 +40,9 @@ class KnownWords(dict[str, list[int]]):
         n = len(self._merges)
         return dict(zip(reversed(self._merges), range(n - 1, -1, -1)))
 
-    def __missing__(self, word: str) -> list[int]:
-        ids = self.encode(unicode.encode(word))
-        if len(word) <= LONGEST_KEPT:
-            if len(self) >= MOST_KEPT:
-                self.clear()
-            self[word] = ids
-        return ids
-
-    def encode(self, word: bytes) -> list[int]:
-        """Ids of one piece, not remembered."""
-        rules = self._rules
+    def encode(self, piece: str) -> list[int]:
+        """Ids of one piece."""
+        rules, word = self._rules, unicode.encode(piece)
         if rules.byte_encode:
             symbols = [self._byte_symbols[byte] for byte in word]
             word = b"".join(symbols)
@@ -84,16 +71,16 @@ class KnownWords(dict[str, list[int]]):
 class Bpe:
     """Encoder of one vocabulary. merges: "left right" in order of rank, as in the file."""
 
-    def __init__(self, vocab: Vocab, merges: list[bytes]) -> None:
+    def __init__(self, vocab: Vocab, merges: list[bytes] | None) -> None:
         assert vocab.rules is not None
-        if not merges and vocab.rules.needs_merges:
-            raise TokenizerError("tokenizer.ggml.merges is missing or empty")
+        if merges is None and vocab.rules.needs_merges:
+            raise TokenizerError("tokenizer.ggml.merges is missing")
         self._vocab = vocab
         self._rules = vocab.rules
-        self._merges = merges
+        self._merges = merges or []
         self._splitter = Splitter(vocab.rules)
         self._compiled: Words | None = None
-        self._words = KnownWords(vocab, merges)
+        self._words = KnownWords(Merger(vocab, self._merges).encode)
 
     def encode(self, texts: list[bytes]) -> list[list[int]]:
         """Ids of each text."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ STYLES = {
     "@qwen35": Style(shorts=ANY_CASE, lead=1, digits=1, breaks=1),
     "@kimi-k2": Style(shorts=ANY_CASE | AFTER_WORD, lead=1, digits=3, breaks=1),
 }
+REMEMBERED = 32  # characters
 _ONE_CLASS = re.compile(r"(\\p\{\w\}|\[(?:[^\\\]]|\\.)+\])(\+|\{(\d),(\d)\}|)$")
 
 
@@ -51,11 +52,23 @@ def long_bounds(rules: PreTokenizer, text: str) -> Bounds:
         else:
             split, collapsed = pretok.splitter(pattern)
             form = flat if collapsed else unicode.plain_white(text)
-            ends = cuts.tolist()
-            pieces = (split(form[a:b]) for a, b in zip(ends, ends[1:]))
-            lengths = (len(piece) for parts in pieces for piece in parts)
-            cuts = np.fromiter(accumulate(lengths, initial=0), np.int64)
+            lengths, ends = _Lengths(split), cuts.tolist()
+            parts = (lengths[form[a:b]] for a, b in zip(ends, ends[1:]))
+            cuts = np.fromiter(accumulate(chain.from_iterable(parts), initial=0), np.int64)
     return cuts
+
+
+class _Lengths(dict[str, tuple[int, ...]]):
+    """Lengths of the pieces that a text splits into; those of short texts are remembered."""
+
+    def __init__(self, split: pretok.Split) -> None:
+        self._split = split
+
+    def __missing__(self, text: str) -> tuple[int, ...]:
+        lengths = tuple(map(len, self._split(text)))
+        if len(text) <= REMEMBERED:
+            self[text] = lengths
+        return lengths
 
 
 def _split(pattern: str, codes: NDArray[np.uint8], cuts: Bounds) -> Bounds:

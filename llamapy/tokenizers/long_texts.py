@@ -1,4 +1,4 @@
-"""The compiled way for long texts: makes the tables of `kernels.py` and runs its loops.
+"""The compiled way for long texts: makes the tables of `join_kernels.py` and runs its loops.
 
 It gives the ids of the plain way, but needs the compiler: encoders turn to it when the plain way
 would take longer than loading that (`worthwhile`).
@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llamapy.tokenizers import kernels
-from llamapy.tokenizers.kernels import Pairs, Strings, Symbols, Work
+from llamapy.tokenizers import join_kernels, kernels, table_kernels
+from llamapy.tokenizers.join_kernels import Pairs, Symbols, Work
+from llamapy.tokenizers.kernels import Strings
 from llamapy.tokenizers.pieces import byte_chars
 from llamapy.tokenizers.vocab import Vocab
 
@@ -89,7 +90,7 @@ def n_slots(n: int) -> int:
 
 
 class Words:
-    """Encodes words by joining neighbours. `whole` as in kernels.encode_words.
+    """Encodes words by joining neighbours. `whole` as in join_kernels.encode_words.
 
     cut: words are cut first where nothing can join, which shortens texts that are no words at all.
     """
@@ -110,20 +111,20 @@ class Words:
         self._marks: int | None = None
         if cut:
             self._marks = table.new(1 << 19, "u1")
-            kernels.mark_neighbours(table.strings, n_strings, self._marks)
+            table_kernels.mark_neighbours(table.strings, n_strings, self._marks)
 
     def encode(self, data: Bytes, bounds: Bounds) -> tuple[NDArray[np.int32], Bounds]:
         """Ids of the words data[bounds[i]:bounds[i + 1]], and the bounds between them."""
         asked, keep = bounds, Arrays()
         if self._marks is not None:
             cuts = np.empty(len(data) + len(bounds), np.int64)
-            n = kernels.cut_apart(
+            n = table_kernels.cut_apart(
                 keep.at(data), keep.at(bounds), len(bounds) - 1, self._marks, cuts.ctypes.data
             )
             bounds = cuts[: n + 1]
         out = np.empty(2 * len(data) + 1, np.int32)
         ends = np.empty(len(bounds), np.int64)
-        n_ids = kernels.encode_words(
+        n_ids = join_kernels.encode_words(
             self._mode,
             self._whole,
             keep.at(data),
@@ -179,7 +180,7 @@ def spm_words(vocab: Vocab, byte_token: Callable[[int], int | None]) -> Words:
     rest[:, 0] = [vocab.n_vocab if (t := byte_token(b)) is None else t for b in range(256)]
     symbols = _plain_symbols(vocab, table, rest, ranks)
     return Words(
-        kernels.BY_TEXT, table, _pairs(table, 0), symbols, cut=True, n_strings=vocab.n_vocab
+        join_kernels.BY_TEXT, table, _pairs(table, 0), symbols, cut=True, n_strings=vocab.n_vocab
     )
 
 
@@ -209,16 +210,16 @@ def bpe_words(vocab: Vocab, merges: list[bytes]) -> Words:
     table.lengths[n : n + len(singles)] = sizes
     table.starts[n : n + len(singles)] = table.more_at + np.cumsum([0, *sizes[:-1]])
     first = np.full(256, -1, np.int32)
-    n = kernels.index_bytes(table.strings, n, table.at(first), len(singles))
+    n = table_kernels.index_bytes(table.strings, n, table.at(first), len(singles))
     pairs = _pairs(table, len(merges))
     starts = starts + table.more_at + len(joined)
-    n = kernels.index_pairs(
+    n = table_kernels.index_pairs(
         table.strings, n, len(merges), table.at(starts), table.at(lefts), table.at(lengths), pairs
     )
     whole = 1 if vocab.rules.ignore_merges else 2 if vocab.rules.whole_newlines else 0
     symbols = _bpe_symbols(vocab, table, first, byte_symbols)
     return Words(
-        kernels.BY_PAIR, table, pairs, symbols, whole=whole, cut=not byte_symbols, n_strings=n
+        join_kernels.BY_PAIR, table, pairs, symbols, whole=whole, cut=not byte_symbols, n_strings=n
     )
 
 

@@ -1,7 +1,7 @@
 """Merging of neighbours, the heart of byte-pair and SentencePiece tokenizers, in plain Python.
 
 Both join the neighbours with the least rank, the leftmost of equals, until none can be joined.
-`kernels.py` holds the compiled twin for long texts; this one needs no compiler and starts at once.
+`join_kernels.py` holds the compiled twin for long texts; this one starts at once.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _encoder(vocab: Vocab, metadata: Mapping[str, Any]) -> Encoder:
         from llamapy.tokenizers.bpe import Bpe
 
         key = "tokenizer.ggml.merges"
-        return Bpe(vocab, strings(metadata, key) if key in metadata else [])
+        return Bpe(vocab, strings(metadata, key) if key in metadata else None)
     if vocab.algorithm == "ugm":
         from llamapy.tokenizers.charsmap import KEY, Charsmap
         from llamapy.tokenizers.ugm import Ugm

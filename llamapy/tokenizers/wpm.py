@@ -17,9 +17,7 @@ from llamapy.tokenizers.long_covers import WpmTexts
 from llamapy.tokenizers.long_texts import worthwhile
 from llamapy.tokenizers.pieces import SPACE
 from llamapy.tokenizers.vocab import Vocab
-
-LONGEST_KEPT = 64
-MOST_KEPT = 200_000
+from llamapy.tokenizers.words import KnownWords
 
 # each of these is a word of its own; the gap after U+2B81F is that of the Hugging Face original
 IDEOGRAPHS = (
@@ -89,9 +87,14 @@ class Wpm:
     """Encoder of one vocabulary."""
 
     def __init__(self, vocab: Vocab) -> None:
+        unknown = vocab.special["unk"]
+        if unknown is None:
+            raise TokenizerError("tokenizer.ggml.unknown_token_id is missing")
         self._vocab = vocab
         self._normalizer = _Normalizer(lowercase=vocab.lowercase, strip_accents=vocab.strip_accents)
-        self._words = _Words(vocab)
+        self._words = KnownWords(self._encode_word)
+        self._longest = max(map(len, vocab.tokens))
+        self._unknown = unknown
         self._compiled: WpmTexts | None = None
 
     def encode(self, texts: list[bytes]) -> list[list[int]]:
@@ -99,44 +102,24 @@ class Wpm:
         return [self._encode(text) for text in texts]
 
     def _encode(self, text: bytes) -> list[int]:
-        if self._words.unknown is not None and worthwhile(len(text), self._compiled):
+        if worthwhile(len(text), self._compiled):
             if self._compiled is None:
                 self._compiled = WpmTexts(self._vocab, normal_forms(self._vocab))
             return self._compiled.encode(unicode.decode(text))
         words = unicode.decode(text).translate(self._normalizer).split(" ")
         return list(chain.from_iterable(map(self._words.__getitem__, filter(None, words))))
 
-
-class _Words(dict[str, list[int]]):
-    """Ids of words met so far; a word that is missing is encoded on the spot."""
-
-    def __init__(self, vocab: Vocab) -> None:
-        self._ids = vocab.ids
-        self._longest = max(map(len, vocab.tokens))
-        self.unknown = vocab.special["unk"]
-
-    def __missing__(self, word: str) -> list[int]:
-        ids = self._encode(SPACE + unicode.encode(word))
-        if len(word) <= LONGEST_KEPT:
-            if len(self) >= MOST_KEPT:
-                self.clear()
-            self[word] = ids
-        return ids
-
-    def _encode(self, word: bytes) -> list[int]:
-        find, out, at, n = self._ids.get, [], 0, len(word)
+    def _encode_word(self, word: str) -> list[int]:
+        text, find = SPACE + unicode.encode(word), self._vocab.ids.get
+        out: list[int] = []
+        at, n = 0, len(text)
         while at < n:
             for end in range(min(n, at + self._longest), at, -1):
-                token = find(word[at:end])
+                token = find(text[at:end])
                 if token is not None:
                     out.append(token)
                     at = end
                     break
             else:
-                return [self._unk()]
+                return [self._unknown]
         return out
-
-    def _unk(self) -> int:
-        if self.unknown is None:
-            raise TokenizerError("a word has no tokens, and the vocabulary has no unknown token")
-        return self.unknown
