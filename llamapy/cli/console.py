@@ -160,6 +160,7 @@ def progress(description: str, total: float | None = None, unit: str = "") -> It
         rich_progress.TimeRemainingColumn(),
         console=err,
         transient=True,
+        redirect_stdout=False,  # data goes out byte for byte, also while a bar is shown
     )
     task = bar.add_task(description, total=total)
 
@@ -167,6 +168,8 @@ def progress(description: str, total: float | None = None, unit: str = "") -> It
         bar.start()  # the first time: work that proves needless shows no bar
         shown = None if description is None else printable(description)
         bar.update(task, completed=done, total=total, description=shown)
+        if total is not None and done >= total:
+            bar.stop()  # and starts anew if there proves to be more
 
     try:
         yield tick
