@@ -8,10 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from llamapy.cli import console
+from llamapy.cli import console, divergence_text
 from llamapy.core.errors import LlamapyError, UsageError
+from llamapy.gguf.output import PendingFiles
 from llamapy.runtime.model import Model
+from llamapy.tasks import divergence
 from llamapy.tasks import perplexity as task
+from llamapy.tasks.divergence import Divergence
+from llamapy.tasks.logits_file import open_logits
 from llamapy.tasks.perplexity import Chunk, OnChunk, Perplexity
 
 
@@ -63,6 +67,60 @@ def perplexity(
         console.json(parts[0] if len(parts) == 1 else {"files": parts, "macro_average": average})
     elif len(found) > 1:
         console.out.print(f"Macro average: PPL = {average:.4f}")
+
+
+def save_logits(
+    model: Model, files: list[Path], path: Path, *, as_json: bool, **options: Any
+) -> None:
+    """Measure one text and keep the model's log-probabilities."""
+    if len(files) != 1:
+        raise UsageError("--save-logits takes one text")
+    with running(files[0].name) as on_chunk:
+        found = divergence.save_logits(model, read(files[0]), path, on_chunk=on_chunk, **options)
+    if as_json:
+        console.json({"file": files[0], "logits": path} | as_dict(found))
+    else:
+        _say(found, None, per_byte=False)
+
+
+def diverge(model: Model, base: Path, *, as_json: bool, **options: Any) -> None:
+    """Compare with the log-probabilities in a file."""
+    opened = open_logits(base)
+    with console.progress("divergence", unit="chunks") as tick:
+
+        def on_chunk(chunk: Chunk, total: int, found: Divergence) -> None:
+            kld = found.mean_kld.value
+            tick(chunk.number, total, f"PPL {chunk.running:.4f}, KLD {kld:.6f}")
+
+        found = divergence.diverge(model, opened, on_chunk=on_chunk, **options)
+    if as_json:
+        console.json(found.as_dict())
+    else:
+        for line in divergence_text.lines(found):
+            console.out.print(line)
+
+
+def compare(
+    models: list[Model], files: list[Path], plot: Path | None, *, as_json: bool, **options: Any
+) -> None:
+    """Measure models against the first and print a table."""
+    from llamapy.tasks.compare_quants import compare as measure
+
+    if plot is not None and plot.suffix not in (".svg", ".html"):
+        raise UsageError(f"{plot}: a plot is .svg or .html")
+    text = b"".join(read(file) for file in files)
+    with console.progress("comparing", unit="chunks") as tick:
+        found = measure(models, text, on_chunk=tick, **options)
+    rows = [divergence_text.row(one) for one in found]
+    if as_json:
+        console.json([one.as_dict() for one in found])
+    else:
+        columns = divergence_text.COLUMNS
+        console.table("", columns, rows, numbers=columns[1:])
+    if plot is not None:
+        data = divergence_text.picture(found, html=plot.suffix == ".html").encode()
+        with PendingFiles([(plot, len(data))], overwrite=True) as pending, pending.open(0) as file:
+            file.write(data)
 
 
 def as_dict(one: Perplexity) -> dict[str, Any]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from llamapy.runtime.context import Context
     from llamapy.runtime.forward import Forward
     from llamapy.runtime.generate import Generation
+    from llamapy.runtime.logprobs import Scored
     from llamapy.tokenizers.tokenizer import Tokenizer
 
 MAX_LAYERS = 4096
@@ -157,6 +158,15 @@ class Model:
         from llamapy.runtime.forward import forward
 
         return forward(self, tokens, capture=capture, **options)
+
+    def logprobs(
+        self, text: str | bytes | Sequence[int], *, top_k: int = 0, **options: Any
+    ) -> list[Scored]:
+        """The log-probability of each token of a text (or of ids), with the top_k likeliest in its
+        place. Options: parse_special, and those of a Context."""
+        from llamapy.runtime.logprobs import logprobs
+
+        return logprobs(self, text, top_k=top_k, **options)
 
     def trace(self, n_ctx: int) -> Trace:
         """How the layers attend in a context of this size, with their frequency factors."""

@@ -19,10 +19,10 @@ from llamapy.graph import PARAM, Tensor
 from llamapy.nn.step import Step
 from llamapy.runtime.batch import Tokens
 from llamapy.runtime.model import Model
+from llamapy.runtime.scores import Rows
 from llamapy.tasks.chunks import Evaluator, Ids, cut
 from llamapy.tasks.importance import Entry, Imatrix, merge
 from llamapy.tasks.perplexity import OnChunk, Totals, tokens_of
-from llamapy.tasks.scores import Rows
 
 LEAST_ROWS = 16
 OUTPUTS = ("output.weight", "token_embd.weight")

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from llamapy.core.errors import LlamapyError, UsageError
 from llamapy.runtime.model import Model
+from llamapy.runtime.scores import Rows
 from llamapy.tasks.chunks import Evaluator, Ids, cut
-from llamapy.tasks.scores import Rows
 
 Doubles = NDArray[np.float64]
 ROUND_CTX = 256  # contexts of the strided mode are rounded up to it

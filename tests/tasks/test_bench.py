@@ -27,6 +27,7 @@ MODEL = str(TINY / "llama.gguf")
 
 # The fields of llama-bench's json, in its order.
 FIELDS = [
+    
     "build_commit",
     "build_number",
     "cpu_info",
@@ -69,6 +70,7 @@ FIELDS = [
     "stddev_ns",
     "avg_ts",
     "stddev_ts",
+,
 ]
 
 

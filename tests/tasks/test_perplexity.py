@@ -15,9 +15,9 @@ from llamapy.core.errors import LlamapyError, UsageError
 from llamapy.runtime.batch import Batch
 from llamapy.runtime.context import Context
 from llamapy.runtime.model import Model
+from llamapy.runtime.scores import Rows
 from llamapy.tasks.chunks import cut
 from llamapy.tasks.perplexity import macro_average, perplexity
-from llamapy.tasks.scores import Rows
 from tests.tasks.conftest import TINY, text_of, tiny
 
 Ids = Callable[..., np.ndarray]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -22,6 +22,17 @@ Chunks = Annotated[int, Option(min=-1, metavar="N", help="Chunks at most; -1 is 
 Stride = Annotated[
     int, Option("--stride", "--ppl-stride", min=0, metavar="N", help="Windows that move by N.")
 ]
+SaveLogits = Annotated[
+    Path | None,
+    Option("--save-logits", "--save-all-logits", metavar="FILE", help="Keep log-probabilities."),
+]
+KlBase = Annotated[
+    Path | None,
+    Option("--kl-base", "--kl-divergence-base", metavar="FILE", help="Compare with such a file."),
+]
+LogitsFormat = Annotated[str, Option(metavar="u16|f32", help="llama.cpp's form, or exact.")]
+Compare = Annotated[bool, Option("--compare", help="TEXTs are models; the first is the base.")]
+Plot = Annotated[Path | None, Option(metavar="FILE", help="Quality by size (svg, html).")]
 PerByte = Annotated[bool, Option("--per-byte", help="Figures by byte, too.")]
 
 
@@ -35,6 +46,11 @@ def main(
     chunks: Chunks = -1,
     stride: Stride = 0,
     per_byte: PerByte = False,
+    save_logits: SaveLogits = None,
+    kl_base: KlBase = None,
+    logits_format: LogitsFormat = "u16",
+    compare: Compare = False,
+    plot: Plot = None,
     threads: options.Threads = 0,
     ctk: options.TypeK = "f16",
     ctv: options.TypeV = "f16",
@@ -45,10 +61,10 @@ def main(
     from llamapy.cli import measuring
     from llamapy.cli.kernels import compiling
     from llamapy.cli.running import open_model
+    from llamapy.core.errors import UsageError
 
-    files = measuring.texts(texts, file)
     with compiling() as hook:
-        context = {
+        context: dict[str, Any] = {
             "n_batch": batch,
             "n_ubatch": ubatch,
             "type_k": ctk,
@@ -57,13 +73,22 @@ def main(
             "threads": threads,
             "on_compile": hook,
         }
-        measuring.perplexity(
-            open_model(model),
-            files,
-            as_json=json,
-            per_byte=per_byte,
-            n_ctx=ctx_size,
-            chunks=chunks,
-            stride=stride,
-            **context,
-        )
+        common = {"as_json": json, "chunks": chunks} | context
+        if kl_base is not None:
+            if file or texts or save_logits:
+                raise UsageError("--kl-base takes the text of its file, and writes nothing")
+            measuring.diverge(open_model(model), kl_base, **common)
+            return
+        common |= {"n_ctx": ctx_size}
+        if compare:
+            models = [open_model(path) for path in [*([model] if model else []), *(texts or [])]]
+            measuring.compare(models, measuring.texts(None, file), plot, **common)
+            return
+        files = measuring.texts(texts, file)
+        if save_logits is not None:
+            measuring.save_logits(
+                open_model(model), files, save_logits, form=logits_format, **common
+            )
+            return
+        common |= {"per_byte": per_byte, "stride": stride}
+        measuring.perplexity(open_model(model), files, **common)

@@ -1,0 +1,112 @@
+"""A plot of quality against size as an SVG picture, made by hand: points with names, round ticks.
+
+Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from math import ceil, floor, log10
+
+WIDTH, HEIGHT = 760, 460
+LEFT, RIGHT, TOP, BOTTOM = 78, 24, 48, 58
+LETTER = 6.6  # pixels of a letter of a label, about
+
+
+@dataclass(frozen=True)
+class Point:
+    """A named point; `error` is half the height of its bar."""
+
+    name: str
+    x: float
+    y: float
+    error: float = 0.0
+
+
+def ticks(low: float, high: float, n: int = 6) -> list[float]:
+    """About n round numbers (1, 2, 5 times a power of ten) that span low to high."""
+    if high <= low:
+        high = low + (abs(low) or 1.0)
+    raw = (high - low) / max(n - 1, 1)
+    power = 10 ** floor(log10(raw))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
+    return [round(i * step, 12) for i in range(floor(low / step), ceil(high / step) + 1)]
+
+
+def svg(title: str, x_label: str, y_label: str, points: Sequence[Point]) -> str:
+    """The picture as text."""
+    xs = ticks(min(p.x for p in points), max(p.x for p in points))
+    ys = ticks(min(p.y - p.error for p in points), max(p.y + p.error for p in points))
+    x_at = _scale(xs, LEFT, WIDTH - RIGHT)
+    y_at = _scale(ys, HEIGHT - BOTTOM, TOP)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
+        f' width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        _text(WIDTH / 2, 26, title, anchor="middle", size=15),
+        _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, x_label, anchor="middle"),
+        f'<g transform="rotate(-90 18 {HEIGHT / 2:.0f})">'
+        + _text(18, HEIGHT / 2, y_label, anchor="middle")
+        + "</g>",
+    ]
+    for x in xs:
+        parts.append(_line(x_at(x), TOP, x_at(x), HEIGHT - BOTTOM, "#e4e4e4"))
+        parts.append(_text(x_at(x), HEIGHT - BOTTOM + 18, f"{x:g}", anchor="middle"))
+    for y in ys:
+        parts.append(_line(LEFT, y_at(y), WIDTH - RIGHT, y_at(y), "#e4e4e4"))
+        parts.append(_text(LEFT - 8, y_at(y) + 4, f"{y:g}", anchor="end"))
+    taken: list[tuple[float, float, float]] = []
+    for p in points:
+        x, y = x_at(p.x), y_at(p.y)
+        if p.error:
+            parts.append(_line(x, y_at(p.y - p.error), x, y_at(p.y + p.error), "#7a9cc6"))
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="#1f5fa8"/>')
+        parts.append(_label(p.name, x, y, taken))
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def html(title: str, picture: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A page with the picture and a table."""
+    head = "".join(f"<th>{escape(c)}</th>" for c in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>{escape(title)}</title>\n<style>body{{font-family:sans-serif;margin:2em}}"
+        "td,th{padding:.2em .9em;text-align:right}td:first-child,th:first-child{text-align:left}"
+        f"</style></head>\n<body>\n{picture}\n<table>\n<tr>{head}</tr>\n{body}</table>\n"
+        "</body></html>\n"
+    )
+
+
+def _scale(values: Sequence[float], start: float, end: float) -> Callable[[float], float]:
+    low, high = values[0], values[-1]
+    return lambda v: start + (v - low) / (high - low) * (end - start)
+
+
+def _label(name: str, x: float, y: float, taken: list[tuple[float, float, float]]) -> str:
+    """The point's name beside it, moved until it covers no other."""
+    width = LETTER * len(name)
+    left = x + 9 + width < WIDTH - RIGHT
+    start = x + 9 if left else x - 9 - width
+    for shift in (4, -10, 18, -24, 32, -38, 46):
+        at = y + shift
+        free = all(abs(at - b) > 12 or start + width < a or a + w < start for a, b, w in taken)
+        if free and TOP - 10 < at < HEIGHT - BOTTOM + 8:
+            break
+    taken.append((start, at, width))
+    return _text(x + 9 if left else x - 9, at, name, anchor="start" if left else "end")
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, color: str) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{color}"/>'
+
+
+def _text(x: float, y: float, text: str, *, anchor: str = "start", size: int = 12) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">'
+        f"{escape(text)}</text>"
+    )
