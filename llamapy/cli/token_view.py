@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 # neighbours differ in lightness as well as in colour, and black is readable on all of them
 COLOURS = ("#f4a261", "#8ecae6", "#e9c46a", "#a7c957", "#d0a9f5")
 SPECIAL = Style(color="white", bgcolor="#9b2226", bold=True)
+PART = "\u2025"
 MARKS = str.maketrans({" ": "\u00b7", "\n": "\u23ce", "\t": "\u21e5", "\r": "\u240d"})
 
 
@@ -45,14 +47,14 @@ def coloured(tokenizer: Tokenizer, ids: list[int]) -> None:
     Without colours the pieces stand between bars. Lines break where the text's do.
     """
     plain = not console.out.is_terminal or console.out.no_color
-    text = Text()
+    text, shown = Text(), _Pieces()
     for i, token in enumerate(ids):
         piece = tokenizer.piece(token)
         special = not tokenizer.piece(token, special=False) and bool(piece)
         style = SPECIAL if special else Style(color="black", bgcolor=COLOURS[i % len(COLOURS)])
         if plain and i:
             text.append("|")
-        text.append(_visible(piece), style)
+        text.append(shown.visible(piece, last=i == len(ids) - 1), style)
         if piece.endswith(b"\n"):
             text.append("\n")
     console.out.print(text, soft_wrap=True)
@@ -61,7 +63,15 @@ def coloured(tokenizer: Tokenizer, ids: list[int]) -> None:
     console.note(f"{len(ids)} tokens, {n_bytes} bytes{per_token}")
 
 
-def _visible(piece: bytes) -> str:
-    """A piece in one line: white space as marks, parts of characters as hex digits."""
-    text = piece.decode("utf-8", "backslashreplace").translate(MARKS)
-    return console.printable(text)
+class _Pieces:
+    """Pieces in one line each: white space as marks, wrong bytes as hex digits.
+
+    A character that is spread over pieces stands in the last of them, PART in the others.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def visible(self, piece: bytes, *, last: bool) -> str:
+        text = self._decoder.decode(piece, final=last).translate(MARKS)
+        return console.printable(text) + (PART if self._decoder.getstate()[0] else "")
