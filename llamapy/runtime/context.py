@@ -217,6 +217,15 @@ class Context:
             self._compiled.popitem(last=False)
         return made
 
+    def prepare(self) -> None:
+        """Compile what decoding one token more will need, so that no pause falls into an answer."""
+        one = np.zeros(1, np.int32)
+        seqs = np.zeros((1, self.n_seq_max), np.bool_)
+        wanted = np.ones(1, np.bool_)
+        self._compile(
+            Tokens(one, None, one, seqs, np.zeros(1, np.int64), wanted), self.memory.sizes()
+        )
+
     # -- decoding
 
     def decode(self, batch: Batch | Sequence[int] | Ints, *, copy: bool = True) -> Floats:

@@ -195,6 +195,8 @@ class Generation:
         timings.prompt_seconds += self._clock() - start
         for token in ids:
             self.chain.accept(token)
+        if self.n_predict not in (0, 1):
+            self.context.prepare()
 
     def _choose(self) -> int:
         start = perf_counter()
