@@ -27,7 +27,6 @@ MODEL = str(TINY / "llama.gguf")
 
 # The fields of llama-bench's json, in its order.
 FIELDS = [
-    
     "build_commit",
     "build_number",
     "cpu_info",
@@ -70,7 +69,6 @@ FIELDS = [
     "stddev_ns",
     "avg_ts",
     "stddev_ts",
-,
 ]
 
 
