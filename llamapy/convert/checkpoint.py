@@ -33,6 +33,7 @@ class Checkpoint:
     folder: Path
     config: dict[str, Any]
     tensors: dict[str, Stored] = field(default_factory=dict)
+    _read: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
     @property
     def architecture(self) -> str:
@@ -45,8 +46,11 @@ class Checkpoint:
         return names[0]
 
     def json(self, name: str) -> dict[str, Any]:
-        """The object in this file of the folder; empty if there is no such file."""
-        return read_json(self.folder / name) if (self.folder / name).is_file() else {}
+        """The object in this file of the folder, read once; empty if there is no such file."""
+        if name not in self._read:
+            path = self.folder / name
+            self._read[name] = read_json(path) if path.is_file() else {}
+        return self._read[name]
 
     def text(self, name: str) -> str | None:
         """The text of this file of the folder; None if there is no such file."""

@@ -67,7 +67,7 @@ class Job:
 
     checkpoint: Checkpoint
     options: Options
-    architecture: str
+    params: Params
     path: Path
     values: dict[str, Any]
     tensors: list[Tensor] = field(default_factory=list)
@@ -116,7 +116,7 @@ def prepare(folder: StrPath, options: Options | None = None) -> Job:
     path = _path(checkpoint, options, about, chosen.name)
     order = {tensor: i for i, tensor in enumerate(chosen.kinds)}
     tensors.sort(key=lambda one: order[one.name])
-    return Job(checkpoint, options, name, path, values, tensors, chosen)
+    return Job(checkpoint, options, params, path, values, tensors, chosen)
 
 
 def _check(options: Options) -> None:

@@ -90,7 +90,7 @@ def _report(job: Job, paths: list[str], *, as_json: bool) -> None:
     if as_json:
         console.json(
             {
-                "architecture": job.architecture,
+                "architecture": job.params.arch,
                 "type": job.chosen.name,
                 "output": str(job.path),
                 "written": paths,
