@@ -12,8 +12,9 @@ from llamapy.cli import console, divergence_text
 from llamapy.core.errors import LlamapyError, UsageError
 from llamapy.gguf.output import PendingFiles
 from llamapy.runtime.model import Model
-from llamapy.tasks import divergence
+from llamapy.tasks import choices, divergence
 from llamapy.tasks import perplexity as task
+from llamapy.tasks.choices import Outcome, Score
 from llamapy.tasks.divergence import Divergence
 from llamapy.tasks.logits_file import open_logits
 from llamapy.tasks.perplexity import Chunk, OnChunk, Perplexity
@@ -121,6 +122,29 @@ def compare(
         data = divergence_text.picture(found, html=plot.suffix == ".html").encode()
         with PendingFiles([(plot, len(data))], overwrite=True) as pending, pending.open(0) as file:
             file.write(data)
+
+
+def choose(model: Model, files: dict[str, Path], n: int, *, as_json: bool, **options: Any) -> None:
+    """Score tests of choice: {"hellaswag": file, ...}."""
+    found = {}
+    for kind, path in files.items():
+        tasks = getattr(choices, kind)(read(path), *([n] if n else []))
+        with console.progress(kind, len(tasks), unit="tasks") as tick:
+
+            def on_task(_: Outcome, so_far: Score, tick: console.Tick = tick) -> None:
+                tick(so_far.n)
+
+            found[kind] = choices.score(model, tasks, on_task=on_task, **options)
+    if as_json:
+        console.json({kind: asdict(s) | {"accuracy": s.accuracy} for kind, s in found.items()})
+        return
+    for kind, s in found.items():
+        low, high = s.interval
+        console.out.print(
+            f"{kind}: {100 * s.accuracy:.4f}% +/- {100 * s.error:.4f}"
+            f"  [{100 * low:.4f}%, {100 * high:.4f}%]  of {s.n} tasks;"
+            f" random chance {100 * s.chance:.2f}%"
+        )
 
 
 def as_dict(one: Perplexity) -> dict[str, Any]:

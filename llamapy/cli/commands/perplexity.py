@@ -33,6 +33,12 @@ KlBase = Annotated[
 LogitsFormat = Annotated[str, Option(metavar="u16|f32", help="llama.cpp's form, or exact.")]
 Compare = Annotated[bool, Option("--compare", help="TEXTs are models; the first is the base.")]
 Plot = Annotated[Path | None, Option(metavar="FILE", help="Quality by size (svg, html).")]
+Hellaswag = Annotated[Path | None, Option(metavar="FILE", help="Score HellaSwag tasks.")]
+Winogrande = Annotated[Path | None, Option(metavar="FILE", help="Score Winogrande tasks.")]
+Choice = Annotated[
+    Path | None, Option("--multiple-choice", metavar="FILE", help="Score multiple choice tasks.")
+]
+Tasks = Annotated[int, Option(min=0, metavar="N", help="Tasks at most; 0 is as llama.cpp.")]
 PerByte = Annotated[bool, Option("--per-byte", help="Figures by byte, too.")]
 
 
@@ -51,6 +57,10 @@ def main(
     logits_format: LogitsFormat = "u16",
     compare: Compare = False,
     plot: Plot = None,
+    hellaswag: Hellaswag = None,
+    winogrande: Winogrande = None,
+    multiple_choice: Choice = None,
+    tasks: Tasks = 0,
     threads: options.Threads = 0,
     ctk: options.TypeK = "f16",
     ctv: options.TypeV = "f16",
@@ -73,6 +83,14 @@ def main(
             "threads": threads,
             "on_compile": hook,
         }
+        tests = {"hellaswag": hellaswag, "winogrande": winogrande}
+        tests |= {"multiple_choice": multiple_choice}
+        if given := {name: path for name, path in tests.items() if path}:
+            del context["n_batch"]
+            measuring.choose(
+                open_model(model), given, tasks, as_json=json, n_ctx=ctx_size, **context
+            )
+            return
         common = {"as_json": json, "chunks": chunks} | context
         if kl_base is not None:
             if file or texts or save_logits:
