@@ -34,14 +34,16 @@ def free_codes(x, n_numbers, inverse, n_trials, codes):
 
 
 @compiled
-def first_least(best, where):
-    """The least of `where` among the lanes with the least `best`; -1 if that is GREATEST."""
+def first_least(best, where, n):
+    """The first of n places, `where` a lane is, with the least `best`; -1 if that is GREATEST."""
     bits = lanes.bits(best)
     least = lanes.least(bits)
     if least >= mem.bits_of_f32(GREATEST):
         return -1
-    far = lanes.splat_i(np.int32(0x7FFFFFFF))
-    return np.int64(lanes.least(lanes.select(bits == lanes.splat_i(np.int32(least)), where, far)))
+    equal = bits == lanes.splat_i(np.int32(least))
+    if n == 8:
+        return lanes.first_lane(equal)
+    return np.int64(lanes.least(lanes.select(equal, where, lanes.splat_i(np.int32(0x7FFFFFFF)))))
 
 
 @compiled
@@ -58,7 +60,8 @@ def nearest8(near, x, w, a, b, c):
     difference = lanes.splat(c) - values
     lanes.store(terms, 16, weights * difference * difference)
     best, where, zero = lanes.splat(GREATEST), lanes.numbers(), lanes.splat_i(np.int32(0))
-    for j in range(0, mem.u16(near, 0), 8):
+    n = np.int64(mem.u16(near, 0))
+    for j in range(0, n, 8):
         code, total = lanes.load_halves(near + 2, j), lanes.splat(np.float32(0))
         for i in range(8):
             one = code << lanes.splat_i(np.int32(31 - 2 * i)) < zero
@@ -69,25 +72,25 @@ def nearest8(near, x, w, a, b, c):
         place = lanes.numbers() + lanes.splat_i(np.int32(j))
         where = lanes.select(total < best, place, where)
         best = lanes.select(total < best, total, best)
-    place = first_least(best, where)
+    place = first_least(best, where, n)
     return np.int32(-1) if place < 0 else np.int32(mem.u16(near + 2, place))
 
 
 @compiled
 def nearest4(near, x, w, scale):
     """The same for points of four numbers, (2 l + 1) * scale."""
-    best, where, seven = lanes.splat(GREATEST), lanes.numbers(), lanes.splat_i(np.int32(7))
-    for j in range(0, mem.u16(near, 0), 8):
-        code, total = lanes.load_halves(near + 2, j), lanes.splat(np.float32(0))
+    best, where, n = lanes.splat(GREATEST), lanes.numbers(), np.int64(mem.u16(near, 0))
+    even, one = lanes.splat_i(np.int32(14)), lanes.splat_i(np.int32(1))
+    for j in range(0, n, 8):
+        code, total = lanes.load_halves(near + 2, j) << one, lanes.splat(np.float32(0))
         for i in range(4):
-            number = lanes.to_f32((code >> lanes.splat_i(np.int32(3 * i))) & seven)
-            number = number + number + lanes.splat(np.float32(1))
+            number = lanes.to_f32((code >> lanes.splat_i(np.int32(3 * i))) & even | one)
             difference = lanes.splat(scale) * number - lanes.splat(mem.f32(x, i))
             total = total + lanes.splat(mem.f32(w, i)) * difference * difference
         place = lanes.numbers() + lanes.splat_i(np.int32(j))
         where = lanes.select(total < best, place, where)
         best = lanes.select(total < best, total, best)
-    place = first_least(best, where)
+    place = first_least(best, where, n)
     return np.int32(-1) if place < 0 else np.int32(mem.u16(near + 2, place))
 
 
@@ -109,15 +112,14 @@ def sums(codes, x, w, n_numbers, n_points, n_trials, out):
 
     `codes`: for each point a row of the trials' codes.
     """
-    bits, mask = (2, 3) if n_numbers == 8 else (3, 7)
+    bits = 2 if n_numbers == 8 else 3
+    even, one = lanes.splat_i(np.int32((2 << bits) - 2)), lanes.splat_i(np.int32(1))
     for t in range(0, n_trials, 8):
         qx = qq = lanes.splat(np.float32(0))
         for k in range(n_points):
-            code = lanes.bits(lanes.load(codes, k * ROOM + t))
+            code = lanes.bits(lanes.load(codes, k * ROOM + t)) << one
             for i in range(n_numbers):
-                level = (code >> lanes.splat_i(np.int32(bits * i))) & lanes.splat_i(np.int32(mask))
-                number = lanes.to_f32(level)
-                number = number + number + lanes.splat(np.float32(1))
+                number = lanes.to_f32((code >> lanes.splat_i(np.int32(bits * i))) & even | one)
                 weight = mem.f32(w, k * n_numbers + i)
                 qx = qx + lanes.splat(weight * mem.f32(x, k * n_numbers + i)) * number
                 qq = qq + lanes.splat(weight) * number * number

@@ -135,13 +135,14 @@ def encode_group(src, importance, sigma2, search, group, block):
 @compiled
 def encode(src, dst, n_rows, n_per_row, importance, tables):
     search, scales, n_blocks = tables + 8, mem.local(32), n_per_row // 256
+    step = 128 if importance else 0
     make_once(search)
     for at in range(n_rows * n_blocks):
         x, block = src + 1024 * at, dst + 50 * at
         clear(block, 50)
         sigma2 = np.float32(2) * sum_of_squares(x, 256) / np.float32(256)
         for group in range(8):
-            of_group = importance + (at % n_blocks * 8 + group) * 128
+            of_group = importance + (at % n_blocks * 8 + group) * step
             scale = encode_group(x + 128 * group, of_group, sigma2, search, group, block)
             mem.put_f32(scales, group, scale)
         most = widest(scales, 8)
