@@ -1,7 +1,10 @@
-"""Record golden text: 200 greedy tokens of SmolLM2 for three prompts, at every SIMD level of this machine.
+"""Record golden text: 200 greedy tokens of SmolLM2 for three prompts, at every SIMD level of this
+machine.
 
-    python tools/record_golden.py            writes fixtures/golden/smollm2.json (levels recorded elsewhere are kept)
-    python tools/record_golden.py --level    prints the tokens of one level (chosen by LLAMAPY_ISA) as JSON
+    python tools/record_golden.py            writes fixtures/golden/smollm2.json (levels recorded
+    elsewhere are kept)
+    python tools/record_golden.py --level    prints the tokens of one level (chosen by LLAMAPY_ISA)
+    as JSON
 
 Greedy text depends on the last bits of sums, so each level has its own; threads must not matter.
 """
@@ -49,12 +52,20 @@ def greedy(path: Path, threads: int) -> list[list[int]]:
 def at_level(level: str, threads: int) -> list[list[int]]:
     """The same in a process that is forced to one SIMD level."""
     command = [sys.executable, __file__, "--level", "--threads", str(threads)]
-    got = subprocess.run(command, env={**os.environ, "LLAMAPY_ISA": level}, capture_output=True, text=True, check=True)
+    got = subprocess.run(
+        command,
+        env={**os.environ, "LLAMAPY_ISA": level},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return list(json.loads(got.stdout))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--level", action="store_true")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()

@@ -1,4 +1,5 @@
-"""Greedy text of a real model is what was recorded for this SIMD level, whatever the number of threads; and it is
+"""Greedy text of a real model is what was recorded for this SIMD level, whatever the number of
+threads; and it is
 the peer's text for as long as rounding does not tip a choice."""
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import record_golden
 
 from llamapy.native.simd.levels import available
 
-GOLDEN = json.loads((Path(__file__).parents[2] / "fixtures" / "golden" / "smollm2.json").read_text())
+GOLDEN = json.loads(
+    (Path(__file__).parents[2] / "fixtures" / "golden" / "smollm2.json").read_text()
+)
 
 
 @pytest.mark.model
@@ -20,7 +23,9 @@ GOLDEN = json.loads((Path(__file__).parents[2] / "fixtures" / "golden" / "smollm
 @pytest.mark.parametrize("level", available())
 def test_golden_text(level: str, threads: int, smollm2: Path) -> None:
     if level not in GOLDEN:
-        pytest.skip(f"no golden text has been recorded at level {level}: run tools/record_golden.py")
+        pytest.skip(
+            f"no golden text has been recorded at level {level}: run tools/record_golden.py"
+        )
     if level == "generic" and threads == 1:
         pytest.skip("the slowest level is run with two threads only")
     assert record_golden.at_level(level, threads) == [entry["ids"] for entry in GOLDEN[level]]
