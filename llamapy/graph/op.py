@@ -87,6 +87,8 @@ class Op:
 
     def bind(self, src: Sequence[Tensor | None]) -> tuple[Op, tuple[Tensor, ...]]:
         """The op with its `has_` fields set for these sources, and the sources that are there."""
+        if not self.optional and None not in src:
+            return self, tuple(src)  # type: ignore[arg-type]
         here = [i for i, s in enumerate(src) if s is not None]
         op = replace(self, **{f"has_{name}": at in here for name, at in self.optional.items()})
         absent = set(range(len(src))) - set(here) - set(self.optional.values())
