@@ -34,10 +34,10 @@ def main(
     from llamapy.core.errors import UsageError
     from llamapy.runtime.logprobs import logprobs
 
+    opened = open_model(model)
     text = texts.prompt_of(prompt, file, escapes=True)
     if text is None:
         raise UsageError("a text is missing", hint="-p TEXT, -f FILE or piped in")
-    opened = open_model(model)
     with compiling() as hook:
         found = logprobs(
             opened,
