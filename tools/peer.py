@@ -174,7 +174,7 @@ class Model(_Closing):
     ) -> list[int]:
         """Token ids of `text`; special tokens around it and in it as asked."""
         raw = text.encode() if isinstance(text, str) else text
-        ids = np.empty(len(raw) + 16, np.int32)
+        ids = np.empty(4 * len(raw) + 16, np.int32)  # a space may become three byte tokens
         n = self.lib.llama_tokenize(
             self.vocab, raw, len(raw), _owned(ids), len(ids), add_special, parse_special
         )

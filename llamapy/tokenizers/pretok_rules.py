@@ -186,7 +186,7 @@ RULE_SETS = (
         clean_spaces=False,
     ),
     PreTokenizer("kimi-k2", ("@kimi-k2",), clean_spaces=False, needs_merges=False),
-    PreTokenizer("superbpe", (r"\p{N}+", r"(?=(?:\d{3})+(?!\d))"), clean_spaces=False),
+    PreTokenizer("superbpe", (r"\p{N}+", "@thousands"), clean_spaces=False),
     PreTokenizer(
         "bailingmoe bailingmoe2 llada-moe",
         (

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llamapy.core.errors import TokenizerError
+from llamapy.core.errors import LlamapyError, TokenizerError
 from llamapy.core.log import log
 from llamapy.tokenizers import pretok
 from llamapy.tokenizers.pretok_rules import PreTokenizer
@@ -107,16 +107,24 @@ class Vocab:
 
 
 def strings(metadata: Mapping[str, Any], key: str) -> list[bytes]:
-    """A string array of the metadata as bytes. TokenizerError if it is none."""
+    """A string array of the metadata as bytes, each up to its first zero byte as in C.
+
+    TokenizerError if it is none.
+    """
     if key not in metadata:
         raise TokenizerError(f"{key} is missing", hint="is this a vocabulary at all?")
     raw = getattr(metadata, "raw_strings", None)
     try:
         if raw is not None:
-            return list(raw(key))
-        return [v.encode() if isinstance(v, str) else bytes(v) for v in _sequence(metadata[key])]
-    except (TypeError, ValueError) as error:
+            found = list(raw(key))
+        else:
+            values = _sequence(metadata[key])
+            found = [v.encode() if isinstance(v, str) else bytes(v) for v in values]
+    except (TypeError, ValueError, LlamapyError) as error:
         raise TokenizerError(f"{key} is not an array of strings") from error
+    if b"\0" in b"".join(found):
+        found = [text.partition(b"\0")[0] for text in found]
+    return found
 
 
 def numbers(
@@ -128,7 +136,7 @@ def numbers(
     raw = getattr(metadata, "array", None)
     try:
         value = raw(key) if raw is not None else _sequence(metadata[key])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, LlamapyError) as error:
         raise TokenizerError(f"{key} is not an array of numbers") from error
     if isinstance(value, list):  # a plain dict: no element type to check
         try:
