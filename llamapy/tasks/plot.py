@@ -57,7 +57,7 @@ def svg(title: str, x_label: str, y_label: str, points: Sequence[Point]) -> str:
     for y in ys:
         parts.append(_line(LEFT, y_at(y), WIDTH - RIGHT, y_at(y), "#e4e4e4"))
         parts.append(_text(LEFT - 8, y_at(y) + 4, f"{y:g}", anchor="end"))
-    taken: list[tuple[float, float, float]] = []
+    taken = [(x_at(p.x) - 5, y_at(p.y) + 4, 10.0) for p in points]  # left, base line, width
     for p in points:
         x, y = x_at(p.x), y_at(p.y)
         if p.error:
@@ -88,17 +88,20 @@ def _scale(values: Sequence[float], start: float, end: float) -> Callable[[float
 
 
 def _label(name: str, x: float, y: float, taken: list[tuple[float, float, float]]) -> str:
-    """The point's name beside it, moved until it covers no other."""
+    """The point's name beside it, on the side and at the height where it covers nothing."""
     width = LETTER * len(name)
-    left = x + 9 + width < WIDTH - RIGHT
-    start = x + 9 if left else x - 9 - width
     for shift in (4, -10, 18, -24, 32, -38, 46):
-        at = y + shift
-        free = all(abs(at - b) > 12 or start + width < a or a + w < start for a, b, w in taken)
-        if free and TOP - 10 < at < HEIGHT - BOTTOM + 8:
-            break
-    taken.append((start, at, width))
-    return _text(x + 9 if left else x - 9, at, name, anchor="start" if left else "end")
+        for right in (True, False):
+            start, at = x + 9 if right else x - 9 - width, y + shift
+            inside = start > LEFT and start + width < WIDTH - RIGHT
+            inside = inside and TOP - 10 < at < HEIGHT - BOTTOM + 8
+            apart = (abs(at - b) > 12 or start + width < a or a + w < start for a, b, w in taken)
+            if inside and all(apart):
+                taken.append((start, at, width))
+                return _text(
+                    x + 9 if right else x - 9, at, name, anchor="start" if right else "end"
+                )
+    return _text(x + 9, y + 4, name)
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, color: str) -> str:
