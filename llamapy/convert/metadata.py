@@ -319,11 +319,16 @@ def pooling(checkpoint: Checkpoint) -> int | None:
     raise ModelError(f"{checkpoint.folder}/{folder}: pools in a way that is not supported")
 
 
-def typed(values: Mapping[str, Any]) -> Iterable[tuple[str, Any, ValueType | None]]:
-    """(key, value, type or None to guess), without empty texts and lists, which GGUF files made by
-    gguf-py do not have."""
+def typed(
+    values: Mapping[str, Any],
+) -> Iterable[tuple[str, Any, ValueType | None, ValueType | None]]:
+    """(key, value, type, type of elements), types None to guess; without empty texts and lists,
+    which GGUF files made by gguf-py do not have."""
     for key, value in values.items():
         plain, kind = value if isinstance(value, tuple) else (value, None)
         if plain in ("", []):
             continue
-        yield key, plain, kind
+        if isinstance(plain, list) and isinstance(plain[0], str | bytes):
+            yield key, plain, ValueType.ARRAY, ValueType.STRING
+        else:
+            yield key, plain, kind, None

@@ -175,8 +175,8 @@ def run(job: Job, *, on_done: Callable[[int], None] | None = None) -> list[str]:
     on_done  told how many bytes of tensor data are written by now
     """
     writer = GGUFWriter(job.path)
-    for key, value, kind in metadata.typed(job.values):
-        writer.add(key, value, kind)
+    for key, value, kind, element in metadata.typed(job.values):
+        writer.add(key, value, kind, element)
     for one in job.tensors:
         kind_of = codec.get(job.chosen.kinds[one.name])
         writer.add_tensor(one.name, one.ne, kind_of.type_id, job.bytes_of(one))
@@ -226,11 +226,15 @@ def _float(rows: Array, tensor: Tensor, kind: str) -> Array:
         rows = (rows.astype("<u4") << 16).view("<f4")
     if kind == "bf16":
         return to_bfloat(np.ascontiguousarray(rows, "<f4"))
-    with np.errstate(over="ignore"):
-        made = rows.astype("<f4" if kind == "f32" else "<f2")
-    if kind == "f16" and np.isinf(made).any() and np.isfinite(rows).all():
+    if kind == "f32":
+        return rows.astype("<f4")
+    try:
+        with np.errstate(over="raise"):
+            return rows.astype("<f2")
+    except FloatingPointError:
         log.warning("tensor %s has values beyond f16: they become infinite", shown(tensor.name))
-    return made
+    with np.errstate(over="ignore"):
+        return rows.astype("<f2")
 
 
 def to_bfloat(values: Array) -> Array:
