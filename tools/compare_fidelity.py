@@ -70,7 +70,7 @@ def our_logits(path: Path, tokens: list[int], backend: str) -> np.ndarray[Any, A
     from llamapy.runtime.model import Model
 
     kind, n = "f32" if backend == "reference" else "f16", len(tokens)
-    sizes = {"n_ctx": n, "n_batch": n, "n_ubatch": n, "n_outputs_max": n}
+    sizes: dict[str, Any] = {"n_ctx": n, "n_batch": n, "n_ubatch": n, "n_outputs_max": n}
     context = Context(Model(path), backend=backend, type_k=kind, type_v=kind, **sizes)
     return np.array(context.decode(Batch(tokens=tokens, outputs="all")))
 
