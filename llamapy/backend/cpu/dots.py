@@ -28,7 +28,7 @@ def fill(w, row, k, q, s, m, tables):
     per_block = values.n_values(w) // values.group(w)
     for b in range(k // values.n_values(w)):
         at = 4 * b * per_block
-        values.unpack(
+        values.unpack_groups(
             w, row + b * values.n_bytes(w), q + b * values.n_values(w), s + at, m + at, tables
         )
     end = 4 * (k // values.group(w))

@@ -89,6 +89,11 @@ def put_i32_1(address, i, value):
     mem.put_i32(address, i, np.int32(value))
 
 
+def group_of(kind: type[codec.Codec]) -> int:
+    """Values a scale in the kernels: 16 or 32. Larger groups: the scale is repeated."""
+    return min(kind.group or 32, 32)
+
+
 def spans_more_than_seven_bits(kind: type[codec.Codec]) -> bool:
     """Whether the numbers of a type, shifted to start at 0, need a full byte: then they stay
     signed."""
@@ -103,7 +108,8 @@ def _plain(choices: dict[str, Any]) -> Any:
 is_plain = ByType("is_plain", lambda t: t in PLAIN, 0)
 n_values = ByType("n_values", lambda t: codec.get(t).n_values, 0)
 n_bytes = ByType("n_bytes", lambda t: codec.get(t).n_bytes, 0)
-group = ByType("group", lambda t: codec.get(t).group or 32, 0)
+own_group = ByType("own_group", lambda t: codec.get(t).group or 32, 0)
+group = ByType("group", lambda t: group_of(codec.get(t)), 0)
 is_wide = ByType("is_wide", lambda t: spans_more_than_seven_bits(codec.get(t)), 0)
 has_offset = ByType("has_offset", lambda t: codec.get(t).has_min or codec.get(t).q_range[0] != 0, 0)
 lowest = ByType("lowest", lambda t: codec.get(t).q_range[0], 0)
@@ -114,6 +120,17 @@ load_1 = ByType("load_1", _plain({"f32": f32_1, "f16": f16_1, "bf16": bf16_1, "i
 put_1 = ByType(
     "put_1", _plain({"f32": put_f32_1, "f16": put_f16_1, "bf16": put_bf16_1, "i32": put_i32_1}), 3
 )
+
+
+@compiled
+def unpack_groups(w, block, q, s, m, tables):
+    """As the type's `unpack`, with a scale and a minimum for each group of 16 or 32."""
+    unpack(w, block, q, s, m, tables)
+    if own_group(w) > group(w):
+        times = own_group(w) // group(w)
+        for j in range(n_values(w) // group(w) - 1, -1, -1):
+            mem.put_f32(s, j, mem.f32(s, j // times))
+            mem.put_f32(m, j, mem.f32(m, j // times))
 
 
 @compiled
@@ -131,9 +148,9 @@ def row_to_f32(w, src, dst, n, scratch, tables):
     for b in range(n // n_values(w)):
         unpack(w, src + b * n_bytes(w), q, s, m, tables)
         out = dst + 4 * b * n_values(w)
-        for j in range(n_values(w) // group(w)):
+        for j in range(n_values(w) // own_group(w)):
             scale, minimum = simd.splat_f32x16(mem.f32(s, j)), simd.splat_f32x16(mem.f32(m, j))
-            for i in range(j * group(w), (j + 1) * group(w), 16):
+            for i in range(j * own_group(w), (j + 1) * own_group(w), 16):
                 simd.store_f32x16(out + 4 * i, scale * simd.load_i8_f32x16(q + i) - minimum)
 
 

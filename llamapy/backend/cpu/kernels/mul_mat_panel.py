@@ -137,7 +137,9 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
         max(1, PANEL_CACHE // (width * ROWS * k)),
         max(1, w.ne[1] // ROWS // (4 * machine.n_threads)),
     )
-    private = 256 + values.SCRATCH + panels * (2 * 64 * (k // w.kind.group) + width * ROWS * k)
+    private = (
+        256 + values.SCRATCH + panels * (2 * 64 * (k // values.group_of(w.kind)) + width * ROWS * k)
+    )
     params = (act.row_bytes(k, width), codec.tables_address(w.kind), panels * ROWS)
     types = (w.kind.name, form)
     product = Step(

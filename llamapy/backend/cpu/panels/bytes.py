@@ -20,7 +20,7 @@ def _steps(label: str) -> int:
     from llamapy.native.simd.dots import steps_allowed
 
     low, high = codec.get(label).q_range
-    allowed, group = steps_allowed(high - low), (codec.get(label).group or 32) // 4
+    allowed, group = steps_allowed(high - low), values.group_of(codec.get(label)) // 4
     steps = 1
     while steps * 2 <= min(allowed, group):
         steps *= 2
@@ -42,7 +42,7 @@ def pack(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables):
     for r in range(ROWS):
         row = rows + min(r, live - 1) * stride
         for b in range(k // values.n_values(w)):
-            values.unpack(w, row + b * values.n_bytes(w), q, s, m, tables)
+            values.unpack_groups(w, row + b * values.n_bytes(w), q, s, m, tables)
             for i in range(0, values.n_values(w), 32):
                 simd.store_i8x32(q + i, simd.load_i8x32(q + i) + offset)
             words = panel + b * values.n_values(w) * ROWS + 4 * r

@@ -25,7 +25,7 @@ def pack(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables):
     for r in range(ROWS):
         row = rows + min(r, live - 1) * stride
         for b in range(k // values.n_values(w)):
-            values.unpack(w, row + b * values.n_bytes(w), q, s, m, tables)
+            values.unpack_groups(w, row + b * values.n_bytes(w), q, s, m, tables)
             words = panel + 2 * b * values.n_values(w) * ROWS + 4 * r
             for i in range(values.n_values(w) // 2):
                 low = np.uint32(np.uint16(np.int16(mem.i8(q, 2 * i))))
