@@ -1,0 +1,154 @@
+"""The command as a process: in little memory, without torch, and from a stand-in of the hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llamapy.core.errors import FetchError, UsageError
+from llamapy.tasks import hub
+from tests.convert import folders
+
+LLAMAPY = [sys.executable, "-m", "llamapy", "convert"]
+MB = 1 << 20
+
+
+def run(*arguments: object, limit: int = 0) -> subprocess.CompletedProcess[str]:
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    return subprocess.run(
+        [*LLAMAPY, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+        preexec_fn=limited if limit else None,
+    )
+
+
+def large(folder: Path) -> int:
+    """Blow the tiny Llama up to several files of 16 MB matrices; the largest tensor's bytes."""
+    n_embd, n_ff, n_layer = 1024, 8192, 4
+    path = folder / "config.json"
+    sizes = {"hidden_size": n_embd, "intermediate_size": n_ff, "num_hidden_layers": n_layer}
+    sizes |= {"num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 128}
+    path.write_text(json.dumps(json.loads(path.read_text()) | sizes))
+    (folder / "model.safetensors").unlink()
+    values = np.full(n_ff * n_embd, 0x3C01, np.uint16)
+
+    def bits(*shape: int) -> tuple[str, Any]:
+        return "BF16", values[: int(np.prod(shape))].reshape(shape)
+
+    outer = {"model.embed_tokens.weight": bits(272, n_embd), "lm_head.weight": bits(272, n_embd)}
+    parts = [outer | {"model.norm.weight": bits(n_embd)}]
+    for i in range(n_layer):
+        where = f"model.layers.{i}."
+        parts.append(
+            {f"{where}self_attn.{n}_proj.weight": bits(n_embd, n_embd) for n in "qkvo"}
+            | {f"{where}mlp.{n}_proj.weight": bits(n_ff, n_embd) for n in ("gate", "up")}
+            | {f"{where}mlp.down_proj.weight": bits(n_embd, n_ff)}
+            | {f"{where}{n}_layernorm.weight": bits(n_embd) for n in ("input", "post_attention")}
+        )
+    places = {}
+    for i, part in enumerate(parts):
+        name = f"model-{i:05d}-of-{len(parts):05d}.safetensors"
+        folders.write_safetensors(folder / name, part)
+        places |= dict.fromkeys(part, name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    return values.nbytes
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of Linux")
+def test_memory(llama: Path) -> None:
+    """Under a limit of three times the largest tensor and 300 MB, address space included."""
+    largest = large(llama)
+    out = llama.parent / "out.gguf"
+    done = run(llama, "-o", out, "--outtype", "f16", limit=3 * largest + 300 * MB)
+    assert done.returncode == 0, done.stderr
+    assert out.stat().st_size > 10 * largest
+
+
+def test_as_a_person_sees_it(llama: Path) -> None:
+    out = llama.parent / "out.gguf"
+    planned = run(llama, "-o", out, "--dry-run", "--json")
+    report = json.loads(planned.stdout)
+    assert (report["architecture"], report["type"], report["written"]) == ("llama", "BF16", [])
+    assert not out.exists()
+    done = run(llama, "-o", out)
+    assert (done.returncode, done.stdout.strip()) == (0, str(out))
+    assert sum(t["bytes"] for t in report["tensors"]) < out.stat().st_size
+    again = run(llama, "-o", out)
+    assert again.returncode == 1 and "exists" in again.stderr
+    (llama / "model.safetensors").write_bytes(b"x")
+    broken = run(llama, "-o", out, "--force")
+    assert broken.returncode == 1
+    assert len(broken.stderr.strip().splitlines()) == 1 and "Traceback" not in broken.stderr
+
+
+class Hub:
+    """A stand-in for huggingface_hub: a repository is a folder here."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.asked = root, []
+        self.module = types.ModuleType("huggingface_hub")
+        self.errors = types.ModuleType("huggingface_hub.errors")
+        for name in ("HfHubHTTPError", "HFValidationError", "LocalEntryNotFoundError"):
+            setattr(self.errors, name, type(name, (Exception,), {}))
+        self.module.snapshot_download = self.snapshot_download  # type: ignore[attr-defined]
+
+    def snapshot_download(self, repo: str, *, allow_patterns: list[str]) -> str:
+        self.asked.append((repo, allow_patterns))
+        folder = self.root / repo.replace("/", "--")
+        if not folder.is_dir():
+            raise self.errors.HfHubHTTPError(f"404: {repo}\nmore lines")
+        return str(folder)
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    made = Hub(tmp_path)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", made.module)
+    monkeypatch.setitem(sys.modules, "huggingface_hub.errors", made.errors)
+    return made
+
+
+def test_hub(stand_in: Hub, tmp_path: Path) -> None:
+    from llamapy.cli.main import run as cli
+
+    folders.assemble("llama", tmp_path).rename(tmp_path / "me--tiny")
+    out = tmp_path / "out.gguf"
+    assert cli(["convert", "-hf", "me/tiny", "-o", str(out)]) == 0
+    assert out.is_file()
+    (asked,) = stand_in.asked
+    assert asked[0] == "me/tiny" and not any("bin" in pattern for pattern in asked[1])
+
+
+def test_hub_errors(stand_in: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FetchError, match=r"no/such: 404: no/such \("):
+        hub.folder("", "no/such")
+    for given in (("", ""), ("a", "b/c")):
+        with pytest.raises(UsageError):
+            hub.folder(*given)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(FetchError, match=r"llamapy\[hub\]"):
+        hub.folder("", "no/such")
+
+
+def test_hub_files(stand_in: Hub, tmp_path: Path) -> None:
+    folder = tmp_path / "me--ggufs"
+    folder.mkdir()
+    for name in ("m-Q8_0.gguf", "m-Q4_K_M.gguf", "readme.md"):
+        (folder / name).write_bytes(b"")
+    assert Path(hub.file("me/ggufs")).name == "m-Q4_K_M.gguf"
+    hub.file("me/ggufs:Q8_0")
+    assert stand_in.asked[-1][1] == ["*Q8_0*.gguf"]
