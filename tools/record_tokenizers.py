@@ -105,7 +105,10 @@ def write(
 
 def unique(tokens: Iterable[Token]) -> list[Token]:
     """The first of equal texts."""
-    return list({token[0]: token for token in reversed(list(tokens))}.values())[::-1]
+    found: dict[bytes, Token] = {}
+    for token in tokens:
+        found.setdefault(token[0], token)
+    return list(found.values())
 
 
 HEAD: list[Token] = [(b"<unk>", UNKNOWN, 0), (b"<s>", CONTROL, 0), (b"</s>", CONTROL, 0)]
