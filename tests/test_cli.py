@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -59,7 +60,10 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def start(folder: Path, *arguments: str, **options: object) -> subprocess.Popen[bytes]:
     """The command line in a process of its own, with `folder` as one more folder of commands."""
     code = (
-        "import sys; from llamapy.cli import commands, main; "
+        # A process in the background may have been told to ignore Ctrl-C; this one stands for one
+        # in the foreground.
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from llamapy.cli import commands, main; "
         f"commands.__path__.append({str(folder)!r}); main.main()"
     )
     return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
@@ -95,8 +99,9 @@ def test_unknown_option_of_every_command(name: str, capfd: pytest.CaptureFixture
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_file_is_one_line_that_names_it(
-    name: str, capfd: pytest.CaptureFixture[str]
+    name: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"text")))
     run([name, "--help"])
     takes_model = "--model" in capfd.readouterr().out
     code = run([name, *(["-m"] if takes_model else []), "no/such.gguf"])

@@ -260,6 +260,7 @@ def test_threads_end_with_the_context() -> None:
     def n_threads() -> int:
         return sum(thread.name.startswith("llamapy-") for thread in threading.enumerate())
 
+    gc.collect()  # contexts of other tests
     before = n_threads()
     with Context(tiny("llama"), n_ctx=64, threads=2):
         assert n_threads() > before

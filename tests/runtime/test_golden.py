@@ -33,9 +33,14 @@ def test_golden_text(level: str, threads: int, smollm2: Path) -> None:
 
 @pytest.mark.model
 @pytest.mark.peer
-def test_golden_text_starts_as_the_peers(peer: Any, smollm2: Path) -> None:
+@pytest.mark.parametrize("level", sorted(GOLDEN))
+def test_the_peer_finds_every_golden_token_best_or_next_to_it(
+    level: str, peer: Any, smollm2: Path
+) -> None:
+    """Where rounding tips a choice between two tokens, the peer thinks them about equal."""
     with peer.open(smollm2) as model, model.context(n_ctx=512) as context:
-        for entry in GOLDEN["avx2"]:
+        for entry in GOLDEN[level]:
             prompt = model.tokenize(entry["prompt"].encode(), add_special=True, parse_special=True)
-            theirs = context.greedy(prompt, 12)
-            assert entry["ids"][: len(theirs)] == theirs
+            logits = context.logits([*prompt, *entry["ids"]])[len(prompt) - 1 : -1]
+            behind = logits.max(axis=1) - logits[range(len(entry["ids"])), entry["ids"]]
+            assert (behind < 0.5).all() and (behind == 0).mean() > 0.95
