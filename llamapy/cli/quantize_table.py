@@ -3,12 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from llamapy.cli import console, listing
-from llamapy.tasks import quantize, report
+from llamapy.core.errors import UsageError
+from llamapy.tasks import budget, quantize, report
 from llamapy.tasks.quantize import Job
 from llamapy.tasks.quantize_summary import Summary, summarize, tensor_json
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size that the user asks for instead of a file type; zeros for none."""
+
+    bits_per_weight: float = 0.0
+    n_bytes: int = 0
+
+    @classmethod
+    def of(cls, target_bpw: float, target_size: str, file_type: str) -> Size:
+        """From the options; at most one of the three may be given."""
+        if bool(target_bpw) + bool(target_size) + bool(file_type) > 1:
+            raise UsageError("--target-bpw, --target-size and a file type do not go together")
+        return cls(target_bpw, budget.parse_size(target_size) if target_size else 0)
+
+    @property
+    def base(self) -> str:
+        """A file type that says which tensors may change at all; empty without a size."""
+        return "Q4_K_M" if self.bits_per_weight or self.n_bytes else ""
+
+    def fit(self, job: Job) -> None:
+        """Choose the types of the job for this size."""
+        if not self.base:
+            return
+        with console.progress("measuring") as tick:
+            quantize.fit(
+                job,
+                bits_per_weight=self.bits_per_weight,
+                n_bytes=self.n_bytes,
+                on_progress=lambda name, done, total: tick(done, total, name),
+            )
 
 
 def carry_out(job: Job, target: str, report_path: Path | None, *, as_json: bool) -> None:

@@ -57,7 +57,7 @@ def for_plan(
     importance that is not finite; both before anything is written.
     """
     found = Importances(n_entries=len(entries))
-    wanted = [one for one in plan.tensors if one.changes]
+    wanted = [one for one in plan.tensors if one.changes or one.free]
     _check_sizes(imatrix, entries, wanted, found)
     for one in wanted:
         entry = entries.get(one.info.name)

@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from llamapy.backend.cpu import threads as cpu_threads
-from llamapy.core.errors import UsageError
+from llamapy.core.errors import QuantError, UsageError
 from llamapy.gguf import keys, split
 from llamapy.gguf.header import TensorInfo
 from llamapy.gguf.output import PendingFiles
 from llamapy.gguf.values import ValueType, to_bytes, to_text
 from llamapy.gguf.writer import GGUFWriter
 from llamapy.quants import codec
-from llamapy.tasks import file_types, importance, importance_use
+from llamapy.tasks import budget, file_types, importance, importance_use
+from llamapy.tasks.budget import Choice, Measured
 from llamapy.tasks.file_types import FileType
 from llamapy.tasks.importance_use import Importances
 from llamapy.tasks.inspect import AnyFile
@@ -64,6 +65,7 @@ class Job:
     imatrix_name: str = ""
     warnings: list[str] = field(default_factory=list)
     errors: dict[str, TensorError] = field(default_factory=dict)  # after `run` with `measure`
+    trades: list[tuple[Measured, Choice]] = field(default_factory=list)  # after `fit`
 
     def __enter__(self) -> Job:
         return self
@@ -107,6 +109,37 @@ def prepare(source: Path, file_type: str | FileType, options: Options | None = N
         file.close()
         raise
     return job
+
+
+def fit(
+    job: Job,
+    *,
+    bits_per_weight: float = 0.0,
+    n_bytes: int = 0,
+    on_progress: Progress | None = None,
+) -> None:
+    """Give the tensors that the user has not named the types of least error at this size.
+
+    bits_per_weight  of all parameters of the file
+    n_bytes          of the whole output, if that is what is asked for
+    QuantError names the least size if that is more.
+    """
+    free = {one.name for one in job.plan.tensors if one.free}
+    if not free:
+        raise QuantError(f"{job.file.path}: no tensor is left whose type could be chosen")
+    n_all = sum(one.info.n_elements for one in job.plan.tensors)
+    fixed = sum(one.n_bytes for one in job.plan.tensors if one.name not in free)
+    room = int(bits_per_weight * n_all / 8)
+    if n_bytes:
+        layout = make_writer(job, job.file.path).layout()
+        padding = len(job.plan.tensors) * job.file.alignment
+        room = n_bytes - len(layout.header) - padding
+    threads = cpu_threads.choose(job.options.threads)
+    measured = budget.measure(job.file, job.plan, job.importances, threads, on_progress)
+    chosen = budget.choose(measured, room - fixed)
+    job.plan = budget.apply(job.plan, measured, chosen)
+    job.plan.bits_asked = 8 * room / n_all if n_all else 0.0
+    job.trades = list(zip(measured, chosen))
 
 
 def run(

@@ -61,6 +61,7 @@ class Planned:
     kind: str
     asked: str  # the type before rows that do not divide made it `kind`
     reason: str = ""  # why it is `kind` and not `asked`
+    free: bool = False  # the file type decided, nobody named the tensor
 
     @property
     def source(self) -> str:
@@ -98,6 +99,7 @@ class Plan:
     overrides: dict[str, Override] = field(default_factory=dict)
     n_layer: int | None = None  # what is left of them, if layers go
     warnings: list[str] = field(default_factory=list)
+    bits_asked: float | None = None  # bits per weight, if the user asked for that
 
     @property
     def fallbacks(self) -> list[Planned]:
@@ -217,23 +219,26 @@ class _Chooser:
         """The tensor with its type."""
         source = codec.get(info.type_id).name
         ne = info.ne or (1,)
-        kind = self._kind(name, ne) if self._may_change(name, ne) else KEEP
+        if not self._may_change(name, ne):
+            return Planned(info, name, source, source)
+        named = self._named_kind(name, ne)
+        kind = named or self._mixed(name, ne)
         if kind == KEEP:
             return Planned(info, name, source, source)
         real = mixes.fallback(kind, ne[0])
-        if real == kind:
-            return Planned(info, name, kind, kind)
         block = codec.get(kind).n_values
         why = f"rows of {ne[0]} do not divide into {kind} blocks of {block}"
-        return Planned(info, name, real, kind, why)
+        return Planned(info, name, real, kind, "" if real == kind else why, not named)
 
     def _may_change(self, name: str, ne: tuple[int, ...]) -> bool:
         if self.file_type.copies or (self.choices.leave_output and name == "output.weight"):
             return False
         return mixes.may_change(name, ne, self.model.family)
 
-    def _kind(self, name: str, ne: tuple[int, ...]) -> str:
-        """llama-quantize's order of options, behind the callback and the recipe."""
+    def _named_kind(self, name: str, ne: tuple[int, ...]) -> str:
+        """What the user says of this tensor; empty if nothing. llama-quantize's order of options,
+        behind the callback and the recipe.
+        """
         if self.choices.choose is not None:
             chosen = self.choices.choose(name, ne, mixes.layer_of(name))
             if chosen is not None:
@@ -248,15 +253,15 @@ class _Chooser:
             return named if named and name.startswith("per_layer") else self.embedding
         if self.output and group == "output":
             return self.output
-        if not self.quantized:
-            return self.file_type.base
-        if named:
-            return named
-        if self.choices.pure:
-            return self.file_type.base
-        mixed = self.mix.kind(name, ne)
-        tied_output = self.model.tied and group == "token_embd"
-        return self.output if self.output and tied_output else mixed
+        tied_output = self.output and self.model.tied and group == "token_embd"
+        if not named and tied_output and self.quantized and not self.choices.pure:
+            return self.output
+        return named
+
+    def _mixed(self, name: str, ne: tuple[int, ...]) -> str:
+        """What the file type says."""
+        plain = not self.quantized or self.choices.pure
+        return self.file_type.base if plain else self.mix.kind(name, ne)
 
     def _first(self, patterns: Sequence[tuple[re.Pattern[str], str]], name: str) -> str:
         for expression, kind in patterns:

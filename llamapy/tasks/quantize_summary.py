@@ -74,13 +74,13 @@ def summarize(plan: Plan) -> Summary:
         by_kind.setdefault(one.kind, []).append(one)
     types = [added(kind, several) for kind, several in by_kind.items()]
     types.sort(key=lambda one: (-one.n_bytes, codec.get(one.kind).type_id))
-    asked = sum(one.n_bytes_asked for one in plan.tensors)
+    asked = 8 * sum(one.n_bytes_asked for one in plan.tensors) / n_all if n_all else 0.0
     short = sum(one.info.n_elements for one in plan.fallbacks)
     return Summary(
         plan.file_type.name,
         types,
         added("all", plan.tensors),
-        8 * asked / n_all if n_all else 0.0,
+        asked if plan.bits_asked is None else plan.bits_asked,
         sum(one.info.n_bytes for one in plan.tensors),
         plan.fallbacks,
         short / n_all if n_all else 0.0,

@@ -7,25 +7,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from llamapy.core.errors import UsageError
 from llamapy.gguf.output import Path, PendingFiles
 from llamapy.tasks import mixes
+from llamapy.tasks.budget import Choice, Measured
 from llamapy.tasks.compare import Compared, Comparison
 from llamapy.tasks.quantize import Job
 from llamapy.tasks.tensor_error import TensorError, bin_edges
-
-
-@dataclass(frozen=True)
-class Trade:
-    """What a size budget weighed for one tensor: (type, bytes, error) of each choice."""
-
-    name: str
-    chosen: str
-    choices: Sequence[tuple[str, int, float]]
 
 
 @dataclass
@@ -38,7 +30,7 @@ class Report:
     tensors: list[Compared]
     weighted: bool = False
     notes: list[str] = field(default_factory=list)
-    trades: list[Trade] = field(default_factory=list)
+    trades: list[tuple[Measured, Choice]] = field(default_factory=list)  # what a budget weighed
 
     @property
     def total(self) -> TensorError:
@@ -62,14 +54,12 @@ class Report:
         if self.trades:
             found["trades"] = [
                 {
-                    "name": one.name,
-                    "chosen": one.chosen,
-                    "choices": [
-                        {"type": kind, "n_bytes": n, "error": error}
-                        for kind, n, error in one.choices
-                    ],
+                    "name": measured.planned.name,
+                    "weight": measured.weight,
+                    "chosen": chosen.kind,
+                    "choices": [vars_of(choice) for choice in measured.choices],
                 }
-                for one in self.trades
+                for measured, chosen in self.trades
             ]
         return found
 
@@ -84,6 +74,11 @@ def _tensor(one: Compared) -> dict[str, Any]:
         "n_bytes": one.n_bytes,
         **one.error.as_json(),
     }
+
+
+def vars_of(choice: Choice) -> dict[str, Any]:
+    """A choice in a dict."""
+    return {"type": choice.kind, "n_bytes": choice.n_bytes, "error": choice.error}
 
 
 def of_job(job: Job, target: str) -> Report:
@@ -101,7 +96,8 @@ def of_job(job: Job, target: str) -> Report:
     ]
     title = f"{os.path.basename(job.file.path)} as {job.plan.file_type.name}"
     weighted = job.importances is not None
-    return Report(title, job.file.path, target, tensors, weighted, list(job.warnings))
+    notes, trades = list(job.warnings), list(job.trades)
+    return Report(title, job.file.path, target, tensors, weighted, notes, trades)
 
 
 def of_comparison(found: Comparison, names: tuple[str, str]) -> Report:

@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from llamapy.tasks.tensor_error import DECADES, N_BINS, PER_DECADE
+from llamapy.tasks.tensor_error import DECADES, PER_DECADE
 
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 860, 64, 150, 14, 40
+WIDTH, LEFT, RIGHT, TOP, BOTTOM = 860, 84, 150, 14, 40
 
 Point = tuple[float, float, str]  # x, y, what it is
 
@@ -109,15 +109,13 @@ def type_grid(cells: Mapping[tuple[str, int], tuple[str, float]], n_layer: int) 
             shade = min(1.0, max(0.08, (bits - 1.0) / 7.5))
             body.append(
                 f'<rect class="cell" style="fill-opacity:{shade:.2f}" '
-                f'x="{left + size * layer:.1f}" y="{y}" width="{size - 1.5:.1f}" height="{row - 2}" rx="2">'
+                f'x="{left + size * layer:.1f}" y="{y}" width="{size - 1.5:.1f}" height="18">'
                 f"<title>{escape(f'layer {layer} {role}: {kind}')}</title></rect>"
             )
             if size >= 22:
-                kind_text = kind.replace("_", "").upper()
+                short = kind.replace("_K", "K").replace("iq", "i").removeprefix("q")
                 x = left + size * (layer + 0.5) - 1
-                body.append(
-                    _text(x, y + 12.5, kind_text, kind="tiny dark" if shade > 0.5 else "tiny")
-                )
+                body.append(_text(x, y + 12.5, short, kind="tiny light" if shade > 0.5 else "tiny"))
     for layer in range(0, n_layer, max(1, -(-n_layer // 16))):
         body.append(_text(left + size * (layer + 0.5), TOP + row * len(roles) + 16, str(layer)))
     return _frame(height, "".join(body), "types by layer")
@@ -142,21 +140,19 @@ def bars(rows: Sequence[tuple[str, float, str]], label: str) -> str:
 def histograms(series: Mapping[str, Sequence[int]]) -> str:
     """How large errors are against the root mean square of their row: a curve a type."""
     height, right, bottom = 280, WIDTH - RIGHT, 280 - BOTTOM
-    n_inner = N_BINS - 2
     shares = {name: [c / max(sum(counts), 1) for c in counts] for name, counts in series.items()}
     most = max((max(s[1:-1]) for s in shares.values()), default=0.0)
     if not most:
         return "<p>No value has changed.</p>"
-    first = min(
-        next((i for i, v in enumerate(s[1:-1]) if v > most / 200), 0) for s in shares.values()
-    )
-    first -= first % PER_DECADE
+    seen = [i for s in shares.values() for i, v in enumerate(s[1:-1]) if v > most / 200]
+    first = min(seen) // PER_DECADE * PER_DECADE
+    end = -(-(max(seen) + 1) // PER_DECADE) * PER_DECADE
 
     def at_x(i: float) -> float:
-        return LEFT + (i - first) / (n_inner - first) * (right - LEFT)
+        return LEFT + (i - first) / (end - first) * (right - LEFT)
 
     body = []
-    for i in range(first, n_inner + 1, PER_DECADE):
+    for i in range(first, end + 1, PER_DECADE):
         x = at_x(i)
         body += [
             _line(x, TOP, x, bottom),
@@ -172,7 +168,7 @@ def histograms(series: Mapping[str, Sequence[int]]) -> str:
         points = [
             (at_x(i + 0.5), bottom - v / most * (bottom - TOP - 6)) for i, v in enumerate(inner)
         ]
-        shown = " ".join(f"{x:.1f},{y:.1f}" for x, y in points[first:])
+        shown = " ".join(f"{x:.1f},{y:.1f}" for x, y in points[first:end])
         body.append(
             f'<polyline class="line c{number % 10}" points="{shown}">'
             f"<title>{escape(name)}</title></polyline>"

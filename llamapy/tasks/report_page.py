@@ -11,8 +11,9 @@ import numpy as np
 
 from llamapy.quants import codec
 from llamapy.tasks import mixes, report_charts
+from llamapy.tasks.budget import Choice, Measured
 from llamapy.tasks.compare import Compared
-from llamapy.tasks.report import Report, Trade
+from llamapy.tasks.report import Report
 
 _BLOCK = re.compile(r"^blk\.\d+\.")
 
@@ -31,8 +32,9 @@ p.files, p.why { color:var(--soft); margin:0 0 10px; overflow-wrap:anywhere }
 .cards b { display:block; font-size:21px; font-weight:600 }
 .cards span { color:var(--soft); font-size:13px }
 svg { width:100%; height:auto; display:block; font-size:12px }
-svg text { fill:var(--soft) } svg text.axis { font-style:italic } svg text.tiny { font-size:7.5px }
-svg text.dark { fill:#fff } .grid { stroke:var(--grid) } .base { stroke:var(--soft) }
+svg text { fill:var(--soft) } svg text.axis { font-style:italic } svg text.tiny { font-size:8px;
+  fill:var(--ink) } svg text.light { fill:#fff }
+.grid { stroke:var(--grid) } .base { stroke:var(--soft) }
 .line { fill:none; stroke:currentColor; stroke-width:1.8 } .dot,.key { fill:currentColor }
 .bar,.cell,.spark rect { fill:var(--fill) } .spark { width:90px; height:16px }
 .c0{color:#3366aa}.c1{color:#dd7722}.c2{color:#2a9d66}.c3{color:#c23b4b}.c4{color:#8660b8}
@@ -168,24 +170,24 @@ def _histograms(tensors: Sequence[Compared]) -> dict[str, list[int]]:
     return {kind: sums[kind].tolist() for kind in ordered}
 
 
-def _trades(trades: Sequence[Trade]) -> str:
+def _trades(trades: Sequence[tuple[Measured, Choice]]) -> str:
     """What each tensor could have been, and what it became."""
     if not trades:
         return ""
     kinds = sorted(
-        {k for one in trades for k, _, _ in one.choices}, key=lambda k: codec.get(k).bpw()
+        {c.kind for one, _ in trades for c in one.choices}, key=lambda k: codec.get(k).bpw()
     )
     head = "".join(f"<th>{escape(kind)}</th>" for kind in kinds)
     rows = []
-    for one in trades:
-        errors = {kind: error for kind, _, error in one.choices}
+    for one, choice in trades:
+        errors = {c.kind: c.error for c in one.choices}
         cells = []
         for kind in kinds:
             error = errors.get(kind)
             text = "" if error is None else f"{100 * error:.3g} %"
-            chosen = f"<b>{text}</b>" if kind == one.chosen else text
+            chosen = f"<b>{text}</b>" if kind == choice.kind else text
             cells.append(f'<td data-v="{error if error is not None else 9e9}">{chosen}</td>')
-        rows.append(f"<tr><td>{escape(one.name)}</td>{''.join(cells)}</tr>")
+        rows.append(f"<tr><td>{escape(one.planned.name)}</td>{''.join(cells)}</tr>")
     table = (
         f'<div class="scroll"><table><thead><tr><th>tensor</th>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"

@@ -7,6 +7,7 @@ weights that are converted here.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,6 +19,9 @@ from llamapy.runtime.model import Model
 from llamapy.tasks import convert
 from tests.convert import folders
 
+if TYPE_CHECKING:
+    from peer import Peer
+
 TOLERANCE = 1e-4  # of the largest value
 
 
@@ -25,7 +29,8 @@ TOLERANCE = 1e-4  # of the largest value
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
     name = request.param
     folder = tmp_path_factory.mktemp("case")
-    options = convert.Options(outtype="f32", output=folder / "model.gguf")
+    # Called phi3, it would need tokens that llama.cpp looks for by that name.
+    options = convert.Options(outtype="f32", output=folder / "model.gguf", model_name="tiny")
     paths = convert.run(convert.prepare(folders.assemble(name, folder), options))
     yield name, Model(paths[0])
 
@@ -76,3 +81,28 @@ def test_every_architecture_is_recorded() -> None:
     recorded = {folders.facts(name) and name.split("-")[0] for name in folders.CASES}
     others = {"mistral": "llama", "mixtral": "llama", "nomic": "nomic_bert"}
     assert {others.get(name, name) for name in recorded} == set(discover.names("llamapy.archs"))
+
+
+# llama.cpp takes GELU's tanh form for all (and rounds it to halves), keeps keys and values as
+# halves, and ranks the groups of all experts by two of them.
+PEER_ERROR = 1e-5  # squares, relative
+WITH_GELU = {"falcon", "falcon-40b", "gptneox", "gptneox-serial"}
+# It knows these sizes by their numbers of layers alone: with two it does not turn Baichuan's heads
+# at all, and takes no DeepSeek without a rank of queries.
+BY_LAYERS = {"baichuan", "deepseek2-lite"}
+
+
+@pytest.mark.peer
+def test_peer_agrees(case: tuple[str, Model], peer: Peer) -> None:
+    """llama.cpp loads what we convert, and says the same."""
+    name, model = case
+    if not model.params.causal:
+        pytest.skip("its vectors are compared with transformers only")
+    if name in BY_LAYERS:
+        pytest.skip("llama.cpp takes it for another model, as it has two layers")
+    truth = folders.truth(name)
+    with peer.open(model.path) as theirs, theirs.context(n_ctx=256) as context:
+        got = np.asarray(context.logits(truth["ids"].tolist()))[:, truth["columns"]]
+    want = truth["values"]
+    error = float(((got - want) ** 2).sum() / (want**2).sum())
+    assert error < (1e-3 if name in WITH_GELU else PEER_ERROR)

@@ -2,65 +2,40 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-from typer import Argument, Option
-
+from llamapy.cli import quantize_options as own
 from llamapy.cli.options import Force, Json, Threads
-
-Input = Annotated[Path, Argument(metavar="IN", help="GGUF file (the first, if it is split).")]
-Rest = Annotated[
-    list[str] | None,
-    Argument(metavar="[OUT] [TYPE] [THREADS]", help="Output (ggml-model-TYPE.gguf beside IN)."),
-]
-Type = Annotated[str, Option("--type", metavar="TYPE", help="File type, such as q4_k_m or COPY.")]
-Imatrix = Annotated[Path | None, Option(metavar="FILE", help="Importance matrix (GGUF or .dat).")]
-Include = Annotated[list[str] | None, Option(metavar="PART", help="Only these importances.")]
-Exclude = Annotated[list[str] | None, Option(metavar="PART", help="Not these importances.")]
-TensorType = Annotated[list[str] | None, Option(metavar="REGEX=TYPE", help="Type of tensors.")]
-TypeFile = Annotated[Path | None, Option(metavar="FILE", help="Such entries, in a file.")]
-Kind = Annotated[str, Option(metavar="TYPE", help="Type of this tensor.")]
-Pure = Annotated[bool, Option("--pure", help="The base type for all tensors.")]
-Leave = Annotated[bool, Option("--leave-output-tensor", help="Leave output.weight as it is.")]
-Requantize = Annotated[bool, Option("--allow-requantize", help="Take quantized tensors, too.")]
-KeepSplit = Annotated[bool, Option("--keep-split", help="As many parts as the input has.")]
-Prune = Annotated[str, Option(metavar="L,L", help="Layers to leave out.")]
-Override = Annotated[list[str] | None, Option(metavar="KEY=TYPE:VALUE", help="Change metadata.")]
-DryRun = Annotated[bool, Option("--dry-run", help="Only say what would be made.")]
-NoFallback = Annotated[bool, Option("--no-fallback", help="Fail where rows do not divide.")]
-NonFinite = Annotated[bool, Option("--allow-nonfinite", help="Go on with NaN and infinities.")]
-RecipeFile = Annotated[Path | None, Option(metavar="FILE", help="Types of tensors, in TOML.")]
-ReportFile = Annotated[Path | None, Option(metavar="FILE", help="Errors, as .html or .json.")]
 
 
 def main(
-    source: Input,
-    rest: Rest = None,
-    type: Type = "",
-    imatrix: Imatrix = None,
-    include_weights: Include = None,
-    exclude_weights: Exclude = None,
-    tensor_type: TensorType = None,
-    tensor_type_file: TypeFile = None,
-    output_tensor_type: Kind = "",
-    token_embedding_type: Kind = "",
-    pure: Pure = False,
-    leave_output_tensor: Leave = False,
-    allow_requantize: Requantize = False,
-    keep_split: KeepSplit = False,
-    prune_layers: Prune = "",
-    override_kv: Override = None,
-    recipe: RecipeFile = None,
+    source: own.Input,
+    rest: own.Rest = None,
+    type: own.Type = "",
+    imatrix: own.Imatrix = None,
+    include_weights: own.Include = None,
+    exclude_weights: own.Exclude = None,
+    tensor_type: own.TensorType = None,
+    tensor_type_file: own.TypeFile = None,
+    output_tensor_type: own.Kind = "",
+    token_embedding_type: own.Kind = "",
+    pure: own.Pure = False,
+    leave_output_tensor: own.Leave = False,
+    allow_requantize: own.Requantize = False,
+    keep_split: own.KeepSplit = False,
+    prune_layers: own.Prune = "",
+    override_kv: own.Override = None,
+    recipe: own.RecipeFile = None,
     threads: Threads = 0,
-    dry_run: DryRun = False,
+    dry_run: own.DryRun = False,
     force: Force = False,
-    no_fallback: NoFallback = False,
-    allow_nonfinite: NonFinite = False,
-    report: ReportFile = None,
+    no_fallback: own.NoFallback = False,
+    allow_nonfinite: own.NonFinite = False,
+    target_bpw: own.TargetBpw = 0.0,
+    target_size: own.TargetSize = "",
+    report: own.ReportFile = None,
     json: Json = False,
 ) -> None:
     """Write a model in fewer bits: every file type of llama-quantize, the same bytes."""
+    from llamapy.cli import quantize_table
     from llamapy.tasks import quantize, recipes
     from llamapy.tasks.quantize_plan import Choices
 
@@ -78,7 +53,8 @@ def main(
     if recipe:
         found = recipes.recipe(recipe, choices)
         choices, type = found.choices, type or found.file_type
-    target, wanted, counted = recipes.positionals(source, rest or [], type, keep_split)
+    size = quantize_table.Size.of(target_bpw, target_size, type)
+    target, wanted, counted = recipes.positionals(source, rest or [], type or size.base, keep_split)
     options = quantize.Options(
         choices=choices,
         imatrix=imatrix,
@@ -91,9 +67,8 @@ def main(
         allow_nonfinite=allow_nonfinite,
         overwrite=force,
     )
-    from llamapy.cli import quantize_table
-
     with quantize.prepare(source, wanted, options) as job:
+        size.fit(job)
         if dry_run:
             quantize_table.show(job, [], as_json=json)
         else:
