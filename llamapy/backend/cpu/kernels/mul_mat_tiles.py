@@ -127,13 +127,10 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     k, flat = x.ne[0], w.ne[2] == w.ne[3] == x.ne[2] == x.ne[3] == 1
     if not flat or k % 32 or x.ne[1] < LEAST_COLUMNS or x.kind.name != "f32":
         return None
-    if (
-        not (w.contiguous_rows and x.contiguous_rows)
-        or w.kind.name == "f32"
-        or w.kind.n_values > 256
-    ):
+    # Plain types keep their float32 products: rounding to bf16 would be the only error they have.
+    if w.kind.unpack is None or w.kind.n_values > 256:
         return None
-    if w.kind.name not in values.PLAIN and w.kind.unpack is None:
+    if not (w.contiguous_rows and x.contiguous_rows):
         return None
     size, columns = (2 * k + 63) // 64 * 64, (x.ne[1] + 31) // 32 * 32
     key = (id(x), "bf16")
