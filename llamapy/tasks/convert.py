@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -182,25 +183,46 @@ def run(job: Job, *, on_done: Callable[[int], None] | None = None) -> list[str]:
         writer.add_tensor(one.name, one.ne, kind_of.type_id, job.bytes_of(one))
     options = job.options
     inputs = job.checkpoint.files
-    by_name = {one.name: one for one in job.tensors}
+    with _Ahead(job) as ahead:
+        if not (options.split_max_tensors or options.split_max_size):
+            writer.write(ahead.of, inputs=inputs, overwrite=options.overwrite, on_done=on_done)
+            return [writer.path]
+        return split.write_split(
+            writer,
+            ahead.of,
+            max_tensors=options.split_max_tensors,
+            max_size=options.split_max_size,
+            no_tensor_first_split=options.no_tensor_first_split,
+            rules="converter",
+            inputs=inputs,
+            overwrite=options.overwrite,
+            on_done=on_done,
+        )
 
-    def source(name: str) -> Iterator[Array]:
-        return encoded(by_name[name], job.chosen.kinds[name], options.threads)
 
-    if not (options.split_max_tensors or options.split_max_size):
-        writer.write(source, inputs=inputs, overwrite=options.overwrite, on_done=on_done)
-        return [writer.path]
-    return split.write_split(
-        writer,
-        source,
-        max_tensors=options.split_max_tensors,
-        max_size=options.split_max_size,
-        no_tensor_first_split=options.no_tensor_first_split,
-        rules="converter",
-        inputs=inputs,
-        overwrite=options.overwrite,
-        on_done=on_done,
-    )
+class _Ahead:
+    """The data of all tensors, made in order by a thread that is one piece ahead of the writer."""
+
+    def __init__(self, job: Job) -> None:
+        self._made = (
+            (one.name, piece)
+            for one in job.tensors
+            for piece in encoded(one, job.chosen.kinds[one.name], job.options.threads)
+        )
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="llamapy-convert")
+        self._next = self._pool.submit(next, self._made, None)
+
+    def of(self, name: str) -> Iterator[Array]:
+        """The pieces of a tensor. To be asked in the order of the file."""
+        while (item := self._next.result()) is not None and item[0] == name:
+            self._next = self._pool.submit(next, self._made, None)
+            yield item[1]
+
+    def __enter__(self) -> _Ahead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def encoded(tensor: Tensor, kind: str, threads: int) -> Iterator[Array]:
