@@ -100,7 +100,6 @@ def _few(s: Sizes) -> Shapes:
     found = _ends(s)
     for i in range(s.n_layer):
         found[f"blk.{i}.attn_v.weight"] = (s.row, 2)
-        found[f"blk.{i}.ffn_down.weight"] = (s.row, 2)
     return found
 
 
@@ -143,6 +142,9 @@ MODELS: dict[str, tuple[Callable[[Sizes], Shapes], Sizes]] = {
 }
 
 
+_TYPES = {"f32": (0, 4), "f16": (1, 2), "bf16": (30, 2)}  # ggml's number, bytes a value
+
+
 def values(name: str, ne: tuple[int, ...]) -> Floats:
     """Random weights of a tensor, float32 [ne[::-1]]; the same on every machine."""
     rng = np.random.RandomState(zlib.crc32(name.encode()))
@@ -161,7 +163,7 @@ def importances(name: str) -> dict[str, Floats]:
 
 
 def write(name: str, path: Path, *, kind: str = "f32", order: int = 0) -> None:
-    """Write a model; `kind` of matrices is f32 or f16; `order` 0 is by layer, others shuffled."""
+    """Write a model; `kind` of matrices is f32, f16 or bf16; `order` 0 is by layer, others not."""
     make, sizes = MODELS[name]
     writer = GGUFWriter(path)
     writer.add("general.architecture", sizes.arch)
@@ -173,12 +175,17 @@ def write(name: str, path: Path, *, kind: str = "f32", order: int = 0) -> None:
     if order:
         np.random.RandomState(order).shuffle(shapes)  # type: ignore[arg-type]
     for tensor, ne in shapes:
-        half = kind == "f16" and len(ne) > 1
-        writer.add_tensor(tensor, ne, int(half), int(np.prod(ne)) * (2 if half else 4))
+        type_id, n_bytes = _TYPES[kind if len(ne) > 1 else "f32"]
+        writer.add_tensor(tensor, ne, type_id, int(np.prod(ne)) * n_bytes)
     writer.write(_data(shapes, kind))
 
 
 def _data(shapes: list[tuple[str, tuple[int, ...]]], kind: str) -> Iterator[bytes]:
     for tensor, ne in shapes:
         array = values(tensor, ne)
-        yield (array.astype("<f2") if kind == "f16" and len(ne) > 1 else array).tobytes()
+        if kind == "f16" and len(ne) > 1:
+            yield array.astype("<f2").tobytes()
+        elif kind == "bf16" and len(ne) > 1:
+            yield (array.view("<u4") >> 16).astype("<u2").tobytes()  # cut off, not rounded
+        else:
+            yield array.tobytes()

@@ -371,6 +371,10 @@ class Mix:
             found = _RAISED_IN_70B.get(found, found)
         return found
 
+    def skip(self, name: str) -> None:
+        """Count a tensor that somebody else decides, so that it keeps its place."""
+        self._seen[category(name)] += category(name) in _COUNTED
+
     def _case(self, name: str, ne: tuple[int, ...], group: str) -> Case:
         """The tensor's place: V-likes count as they come, so do feed-forward ones without experts,
         with experts the block says it (several tensors are then of one layer).

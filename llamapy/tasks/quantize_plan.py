@@ -239,13 +239,10 @@ class _Chooser:
         """What the user says of this tensor; empty if nothing. llama-quantize's order of options,
         behind the callback and the recipe.
         """
-        if self.choices.choose is not None:
-            chosen = self.choices.choose(name, ne, mixes.layer_of(name))
-            if chosen is not None:
-                return self._named(chosen)
-        found = self._first(self.recipe, name)
-        if found:
-            return found
+        own = self._own_kind(name, ne)
+        if own:
+            self.mix.skip(name)
+            return own
         group = mixes.category(name)
         named = self._first(self.patterns, name)
         if self.embedding and group == "token_embd":
@@ -257,6 +254,14 @@ class _Chooser:
         if not named and tied_output and self.quantized and not self.choices.pure:
             return self.output
         return named
+
+    def _own_kind(self, name: str, ne: tuple[int, ...]) -> str:
+        """What the callback or the recipe says; llama-quantize has neither."""
+        if self.choices.choose is not None:
+            chosen = self.choices.choose(name, ne, mixes.layer_of(name))
+            if chosen is not None:
+                return self._named(chosen)
+        return self._first(self.recipe, name)
 
     def _mixed(self, name: str, ne: tuple[int, ...]) -> str:
         """What the file type says."""
