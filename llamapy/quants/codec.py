@@ -153,9 +153,11 @@ _table_addresses: dict[str, tuple[np.ndarray[Any, Any], tuple[np.ndarray[Any, An
 
 def tables_address(codec: type[Codec]) -> int:
     """Address of the list of addresses of the codec's tables, for compiled code; 0 without."""
-    if codec.name not in _table_addresses:
+    found = _table_addresses.get(codec.name)
+    if found is None:
         tables = tuple(np.ascontiguousarray(t) for t in codec.tables())
         addresses = np.array([t.ctypes.data for t in tables], np.int64)
-        _table_addresses[codec.name] = (addresses, tables)
-    addresses = _table_addresses[codec.name][0]
+        # Of threads that come here together the first one's arrays stay: addresses never dangle.
+        found = _table_addresses.setdefault(codec.name, (addresses, tables))
+    addresses = found[0]
     return int(addresses.ctypes.data) if len(addresses) else 0
