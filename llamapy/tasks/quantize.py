@@ -129,13 +129,18 @@ def fit(
         raise QuantError(f"{job.file.path}: no tensor is left whose type could be chosen")
     n_all = sum(one.info.n_elements for one in job.plan.tensors)
     fixed = sum(one.n_bytes for one in job.plan.tensors if one.name not in free)
-    room = int(bits_per_weight * n_all / 8)
-    if n_bytes:
-        layout = make_writer(job, job.file.path).layout()
-        padding = len(job.plan.tensors) * job.file.alignment
-        room = n_bytes - len(layout.header) - padding
+    header = make_writer(job, job.file.path).layout().header
+    around = len(header) + len(job.plan.tensors) * job.file.alignment  # padding at most
+    room = n_bytes - around if n_bytes else int(bits_per_weight * n_all / 8)
     threads = cpu_threads.choose(job.options.threads)
     measured = budget.measure(job.file, job.plan, job.importances, threads, on_progress)
+    least = fixed + sum(min(choice.n_bytes for choice in one.choices) for one in measured)
+    if least > room:
+        raise QuantError(
+            f"{job.file.path} cannot be that small: at least {8 * least / n_all:.3f} bits per"
+            f" weight, {least + around:,} bytes",
+            hint="importances (--imatrix) allow smaller types",
+        )
     chosen = budget.choose(measured, room - fixed)
     job.plan = budget.apply(job.plan, measured, chosen)
     job.plan.bits_asked = 8 * room / n_all if n_all else 0.0
