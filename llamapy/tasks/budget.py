@@ -132,7 +132,7 @@ def _measure(file: AnyFile, one: Planned, importances: Importances | None, tied:
     return Measured(one, tuple(choices), role_weight(one.name, tied))
 
 
-# How much the squared relative error of a tensor changes the predictions, against that of a ffn_down:
+# How much the squared relative error of a tensor changes the predictions, against a ffn_down:
 # rounded means of the KL divergence by squared error that each kind alone gives in Q4_0, measured
 # on SmolLM2 135M, Gemma 3 270M and Qwen2.5 1.5B. docs/quantize.md has the table.
 _ROLE_WEIGHTS: Mapping[str, float] = {

@@ -17,7 +17,7 @@ OPS = ("moments",)
 def moments(node, ith, nth, sync, a, b):
     k, n_mat = rec.ne(node, 0, 0), rec.ne(node, 0, 2)
     first, last = block_of((k + 15) // 16, ith, nth)
-    first, last = 16 * first, min(16 * last, k)
+    first, last = min(16 * first, k), min(16 * last, k)
     for row in range(2 * n_mat):
         y = rec.data(node, 0) + 4 * k * row
         for i in range(first, last):
