@@ -5,13 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from llamapy.tasks import plot, plot_png
 from llamapy.tasks.compare_quants import Measured
 from llamapy.tasks.divergence import Divergence, Figure
-from llamapy.tasks.plot import Point, svg
-from llamapy.tasks.plot import html as page
 
 COLUMNS = ["model", "MiB", "bits", "PPL", "ratio", "KLD", "99 % KLD", "RMS Δp", "same top"]
 LEAST = 100  # values that statistics are worth being made of, as upstream
+
+
+HEAD = (
+    "chunk             PPL               ln(PPL(Q)/PPL(base))          KL Divergence"
+    "              Δp RMS            Same top p"
+)
+
+
+def chunk_row(number: int, d: Divergence) -> str:
+    """The figures so far, a line a chunk, in llama-perplexity's columns (HEAD)."""
+    ppl, ratio, kld = d.ppl, d.log_ratio, d.mean_kld
+    parts = [
+        f"{number:4d}",
+        f"{ppl.value:9.4f} ± {ppl.error:9.4f}",
+        f"{ratio.value:10.5f} ± {ratio.error:10.5f}",
+        f"{kld.value:10.5f} ± {kld.error:10.5f}",
+        *(f"{100 * f.value:6.3f} ± {100 * f.error:6.3f} %" for f in (d.rms_dp, d.same_top)),
+    ]
+    return "    ".join(parts)
 
 
 def lines(d: Divergence) -> Iterator[str]:
@@ -68,10 +86,10 @@ def row(one: Measured) -> list[str]:
     ]
 
 
-def picture(several: Sequence[Measured], *, html: bool) -> str:
-    """Mean KLD against size, as SVG or as a page with the table."""
+def picture(several: Sequence[Measured], suffix: str) -> bytes:
+    """Mean KLD against size, as an SVG or PNG picture or a page with the table."""
     points = [
-        Point(
+        plot.Point(
             Path(one.path).stem,
             one.n_bytes / 2**20,
             one.divergence.mean_kld.value,
@@ -80,5 +98,10 @@ def picture(several: Sequence[Measured], *, html: bool) -> str:
         for one in several
     ]
     title = f"Divergence from {Path(several[0].path).stem} by size"
-    made = svg(title, "size of the weights, MiB", "mean KL divergence", points)
-    return page(title, made, COLUMNS, [row(one) for one in several]) if html else made
+    made = plot.shapes(title, "size of the weights, MiB", "mean KL divergence", points)
+    if suffix == ".png":
+        return plot_png.png(made)
+    text = plot.svg(made)
+    if suffix == ".html":
+        text = plot.html(title, text, COLUMNS, [row(one) for one in several])
+    return text.encode()

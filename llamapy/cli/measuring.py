@@ -12,7 +12,7 @@ from llamapy.cli import console, divergence_text
 from llamapy.core.errors import LlamapyError, UsageError
 from llamapy.gguf.output import PendingFiles
 from llamapy.runtime.model import Model
-from llamapy.tasks import choices, divergence
+from llamapy.tasks import choices, divergence, plot_png
 from llamapy.tasks import perplexity as task
 from llamapy.tasks.choices import Outcome, Score
 from llamapy.tasks.divergence import Divergence
@@ -87,16 +87,21 @@ def save_logits(
 def diverge(model: Model, base: Path, *, as_json: bool, **options: Any) -> None:
     """Compare with the log-probabilities in a file."""
     opened = open_logits(base)
+    if not as_json:
+        console.out.print(divergence_text.HEAD)
     with console.progress("divergence", unit="chunks") as tick:
 
         def on_chunk(chunk: Chunk, total: int, found: Divergence) -> None:
             kld = found.mean_kld.value
             tick(chunk.number, total, f"PPL {chunk.running:.4f}, KLD {kld:.6f}")
+            if not as_json:
+                console.out.print(divergence_text.chunk_row(chunk.number, found))
 
         found = divergence.diverge(model, opened, on_chunk=on_chunk, **options)
     if as_json:
         console.json(found.as_dict())
     else:
+        console.out.print()
         for line in divergence_text.lines(found):
             console.out.print(line)
 
@@ -107,8 +112,10 @@ def compare(
     """Measure models against the first and print a table."""
     from llamapy.tasks.compare_quants import compare as measure
 
-    if plot is not None and plot.suffix not in (".svg", ".html"):
-        raise UsageError(f"{plot}: a plot is .svg or .html")
+    if plot is not None and plot.suffix not in (".png", ".svg", ".html"):
+        raise UsageError(f"{plot}: a plot is .png, .svg or .html")
+    if plot is not None and plot.suffix == ".png":
+        plot_png.available()  # before the work, not after it
     text = b"".join(read(file) for file in files)
     with console.progress("comparing", unit="chunks") as tick:
         found = measure(models, text, on_chunk=tick, **options)
@@ -119,7 +126,7 @@ def compare(
         columns = divergence_text.COLUMNS
         console.table("", columns, rows, numbers=columns[1:])
     if plot is not None:
-        data = divergence_text.picture(found, html=plot.suffix == ".html").encode()
+        data = divergence_text.picture(found, plot.suffix)
         with PendingFiles([(plot, len(data))], overwrite=True) as pending, pending.open(0) as file:
             file.write(data)
 

@@ -1,6 +1,7 @@
-"""A plot of quality against size as an SVG picture, made by hand: points with names, round ticks.
+"""A plot of quality against size: points with names, round ticks; as SVG, or a page that holds it.
 
-Knows nothing of models.
+A plot is a list of shapes (lines, dots, texts); plot_png.py paints the same list. Knows nothing of
+models.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from math import ceil, floor, log10
 WIDTH, HEIGHT = 760, 460
 LEFT, RIGHT, TOP, BOTTOM = 78, 24, 48, 58
 LETTER = 6.6  # pixels of a letter of a label, about
+RADIUS = 4.5
+GRID, BAR, BLUE = "#e4e4e4", "#7a9cc6", "#1f5fa8"
 
 
 @dataclass(frozen=True)
@@ -35,36 +38,71 @@ def ticks(low: float, high: float, n: int = 6) -> list[float]:
     return [round(i * step, 12) for i in range(floor(low / step), ceil(high / step) + 1)]
 
 
-def svg(title: str, x_label: str, y_label: str, points: Sequence[Point]) -> str:
-    """The picture as text."""
+@dataclass(frozen=True)
+class Line:
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    color: str
+
+
+@dataclass(frozen=True)
+class Dot:
+    x: float
+    y: float
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text on the base line y. anchor: where x is (start, middle, end); turned: upwards."""
+
+    x: float
+    y: float
+    text: str
+    anchor: str = "start"
+    size: int = 12
+    turned: bool = False
+
+
+Shape = Line | Dot | Text
+
+
+def shapes(title: str, x_label: str, y_label: str, points: Sequence[Point]) -> list[Shape]:
+    """What a plot of WIDTH x HEIGHT pixels is drawn of, from the back to the front."""
     xs = ticks(min(p.x for p in points), max(p.x for p in points))
     ys = ticks(min(p.y - p.error for p in points), max(p.y + p.error for p in points))
     x_at = _scale(xs, LEFT, WIDTH - RIGHT)
     y_at = _scale(ys, HEIGHT - BOTTOM, TOP)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
-        f' width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        _text(WIDTH / 2, 26, title, anchor="middle", size=15),
-        _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, x_label, anchor="middle"),
-        f'<g transform="rotate(-90 18 {HEIGHT / 2:.0f})">'
-        + _text(18, HEIGHT / 2, y_label, anchor="middle")
-        + "</g>",
+    found: list[Shape] = [
+        Text(WIDTH / 2, 26, title, anchor="middle", size=15),
+        Text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, x_label, anchor="middle"),
+        Text(18, HEIGHT / 2, y_label, anchor="middle", turned=True),
     ]
     for x in xs:
-        parts.append(_line(x_at(x), TOP, x_at(x), HEIGHT - BOTTOM, "#e4e4e4"))
-        parts.append(_text(x_at(x), HEIGHT - BOTTOM + 18, f"{x:g}", anchor="middle"))
+        found.append(Line(x_at(x), TOP, x_at(x), HEIGHT - BOTTOM, GRID))
+        found.append(Text(x_at(x), HEIGHT - BOTTOM + 18, f"{x:g}", anchor="middle"))
     for y in ys:
-        parts.append(_line(LEFT, y_at(y), WIDTH - RIGHT, y_at(y), "#e4e4e4"))
-        parts.append(_text(LEFT - 8, y_at(y) + 4, f"{y:g}", anchor="end"))
+        found.append(Line(LEFT, y_at(y), WIDTH - RIGHT, y_at(y), GRID))
+        found.append(Text(LEFT - 8, y_at(y) + 4, f"{y:g}", anchor="end"))
     taken = [(x_at(p.x) - 5, y_at(p.y) + 4, 10.0) for p in points]  # left, base line, width
     for p in points:
         x, y = x_at(p.x), y_at(p.y)
         if p.error:
-            parts.append(_line(x, y_at(p.y - p.error), x, y_at(p.y + p.error), "#7a9cc6"))
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="#1f5fa8"/>')
-        parts.append(_label(p.name, x, y, taken))
-    return "\n".join([*parts, "</svg>\n"])
+            found.append(Line(x, y_at(p.y - p.error), x, y_at(p.y + p.error), BAR))
+        found.append(Dot(x, y))
+        found.append(_label(p.name, x, y, taken))
+    return found
+
+
+def svg(drawn: Sequence[Shape]) -> str:
+    """The picture as text."""
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
+        f' width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="12">'
+    )
+    ground = f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>'
+    return "\n".join([head, ground, *map(_svg, drawn), "</svg>\n"])
 
 
 def html(title: str, picture: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -87,7 +125,7 @@ def _scale(values: Sequence[float], start: float, end: float) -> Callable[[float
     return lambda v: start + (v - low) / (high - low) * (end - start)
 
 
-def _label(name: str, x: float, y: float, taken: list[tuple[float, float, float]]) -> str:
+def _label(name: str, x: float, y: float, taken: list[tuple[float, float, float]]) -> Text:
     """The point's name beside it, on the side and at the height where it covers nothing."""
     width = LETTER * len(name)
     for shift in (4, -10, 18, -24, 32, -38, 46):
@@ -98,18 +136,18 @@ def _label(name: str, x: float, y: float, taken: list[tuple[float, float, float]
             apart = (abs(at - b) > 12 or start + width < a or a + w < start for a, b, w in taken)
             if inside and all(apart):
                 taken.append((start, at, width))
-                return _text(
-                    x + 9 if right else x - 9, at, name, anchor="start" if right else "end"
-                )
-    return _text(x + 9, y + 4, name)
+                return Text(x + 9 if right else x - 9, at, name, anchor="start" if right else "end")
+    return Text(x + 9, y + 4, name)
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, color: str) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{color}"/>'
-
-
-def _text(x: float, y: float, text: str, *, anchor: str = "start", size: int = 12) -> str:
+def _svg(shape: Shape) -> str:
+    if isinstance(shape, Line):
+        ends = f'x1="{shape.x1:.1f}" y1="{shape.y1:.1f}" x2="{shape.x2:.1f}" y2="{shape.y2:.1f}"'
+        return f'<line {ends} stroke="{shape.color}"/>'
+    if isinstance(shape, Dot):
+        return f'<circle cx="{shape.x:.1f}" cy="{shape.y:.1f}" r="{RADIUS}" fill="{BLUE}"/>'
+    turn = f' transform="rotate(-90 {shape.x:.1f} {shape.y:.1f})"' if shape.turned else ""
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">'
-        f"{escape(text)}</text>"
+        f'<text x="{shape.x:.1f}" y="{shape.y:.1f}" text-anchor="{shape.anchor}"'
+        f' font-size="{shape.size}"{turn}>{escape(shape.text)}</text>'
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image, ImageColor
 
 from llamapy.cli.main import run
 from llamapy.core.errors import ContextFullError, LlamapyError, UsageError
@@ -17,7 +20,8 @@ from llamapy.runtime.context import Context
 from llamapy.runtime.logprobs import logprobs
 from llamapy.tasks.compare_quants import compare
 from llamapy.tasks.perplexity import perplexity
-from llamapy.tasks.plot import Point, html, svg, ticks
+from llamapy.tasks.plot import BLUE, HEIGHT, WIDTH, Dot, Point, html, shapes, svg, ticks
+from llamapy.tasks.plot_png import png
 from tests.tasks.conftest import TINY, text_of, tiny
 
 Ids = Callable[..., np.ndarray]
@@ -55,7 +59,8 @@ def test_ticks(low: float, high: float, found: list[float]) -> None:
 
 def test_a_picture_holds_its_points_and_names() -> None:
     points = [Point("a<b", 10, 0.5, 0.1), Point("c", 10.1, 0.5), Point("d", 20, 0)]
-    root = ET.fromstring(svg("T & t", "x", "y", points))
+    drawn = shapes("T & t", "x", "y", points)
+    root = ET.fromstring(svg(drawn))
     space = "{http://www.w3.org/2000/svg}"
     assert len(root.findall(f"{space}circle")) == 3
     texts = {t.text: t for t in root.iter(f"{space}text")}
@@ -64,6 +69,35 @@ def test_a_picture_holds_its_points_and_names() -> None:
     for circle in root.findall(f"{space}circle"):
         assert 0 < float(circle.get("cx", 0)) < 760 and 0 < float(circle.get("cy", 0)) < 460
     assert "<td>&lt;1&gt;</td>" in html("t", "", ["a"], [["<1>"]])
+
+
+def test_a_png_shows_the_same_shapes() -> None:
+    points = [Point("left", 10, 0.5, 0.1), Point("right", 20, 0)]
+    drawn = shapes("Title", "x", "y", points)
+    picture = Image.open(BytesIO(png(drawn)))
+    assert picture.format == "PNG"
+    scale = picture.width / WIDTH
+    assert picture.height == HEIGHT * scale
+    for shape in drawn:
+        if isinstance(shape, Dot):
+            at = (round(shape.x * scale), round(shape.y * scale))
+            assert picture.getpixel(at) == ImageColor.getrgb(BLUE)
+    darkest = picture.convert("L")
+    # Texts: the title's letters above, those of the label of y at the left, nothing in the corner.
+    assert darkest.crop(_box(330, 10, 430, 30, scale)).getextrema()[0] < 60
+    assert darkest.crop(_box(5, 200, 25, 260, scale)).getextrema()[0] < 60
+    assert darkest.crop(_box(0, 0, 60, 40, scale)).getextrema() == (255, 255)
+
+
+def _box(left: int, top: int, right: int, bottom: int, scale: float) -> tuple[int, ...]:
+    return tuple(round(v * scale) for v in (left, top, right, bottom))
+
+
+def test_png_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.delitem(sys.modules, "PIL.ImageFont", raising=False)
+    with pytest.raises(LlamapyError, match=r"pillow .*llamapy\[plot\]"):
+        png([])
 
 
 def test_logprobs_are_log_softmax(ids: Ids) -> None:
@@ -113,6 +147,12 @@ def test_command_divergence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     out = capfd.readouterr().out
     for line in ("Mean PPL(Q)  ", "Mean    KLD:", "Median  Δp:", "Same top p: ", "99.9%   KLD:"):
         assert line in out
+    head, *rows = out.splitlines()[: out.splitlines().index("")]
+    assert head.split()[:2] == ["chunk", "PPL"] and rows
+    assert [int(row.split()[0]) for row in rows] == list(range(1, len(rows) + 1))
+    assert all(row.count("±") == 5 and row.count("%") == 2 for row in rows)
+    last = next(line for line in out.splitlines() if line.startswith("Mean PPL(Q)  "))
+    assert float(rows[-1].split()[1]) == pytest.approx(float(last.split()[3]), abs=1e-4)
     command = ["perplexity", "-m", model, "--kl-base", str(base), "--chunks", "2", "--json"]
     assert run([*command, "-t", "1"]) == 0
     assert json.loads(capfd.readouterr().out)["n_chunks"] == 2
@@ -129,4 +169,7 @@ def test_command_compare(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> N
     out = capfd.readouterr().out
     assert "llama-moe.gguf" in out and "same top" in out
     assert "<svg" in plot.read_text() and "llama-moe" in plot.read_text()
+    picture = tmp_path / "plot.png"
+    assert run([*command, "--plot", str(picture), "--chunks", "2"]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
     assert run([*command, "--plot", str(tmp_path / "plot.gif")]) == 2

@@ -32,7 +32,7 @@ KlBase = Annotated[
 ]
 LogitsFormat = Annotated[str, Option(metavar="u16|f32", help="llama.cpp's form, or exact.")]
 Compare = Annotated[bool, Option("--compare", help="TEXTs are models; the first is the base.")]
-Plot = Annotated[Path | None, Option(metavar="FILE", help="Quality by size (svg, html).")]
+Plot = Annotated[Path | None, Option(metavar="FILE", help="Quality by size (png, svg, html).")]
 Hellaswag = Annotated[Path | None, Option(metavar="FILE", help="Score HellaSwag tasks.")]
 Winogrande = Annotated[Path | None, Option(metavar="FILE", help="Score Winogrande tasks.")]
 Choice = Annotated[
