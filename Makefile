@@ -69,8 +69,10 @@ $(PY):
 
 $(BASE): pyproject.toml | $(PY)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable .
+	@$(PY) -m compileall -q llamapy
 	@touch $@
 
 $(TESTS): pyproject.toml | $(PY)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[test,dev]'
+	@$(PY) -m compileall -q llamapy
 	@touch $(BASE) $@

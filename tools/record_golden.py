@@ -75,7 +75,7 @@ def main() -> None:
     if arguments.level:
         print(json.dumps(greedy(path, arguments.threads)))
         return
-    from llamapy.native.simd.levels import available
+    from llamapy.native.levels import available
     from llamapy.runtime.model import Model
 
     tokenizer = Model(path).tokenizer

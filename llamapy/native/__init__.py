@@ -21,7 +21,7 @@ from llamapy.native.jit import ByType, Compiled, Kernel, LazyModule, Macro, comp
 
 def level() -> str:
     """The SIMD level in use: amx, avx512, avx2, neon or generic."""
-    from llamapy.native.simd import levels
+    from llamapy.native import levels
 
     return levels.level()
 

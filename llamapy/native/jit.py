@@ -1,35 +1,30 @@
-"""Lazy numba: functions compile at the first call, are cached on disk, and see edits in the files
-they call.
+"""Lazy numba: functions compile at the first call, and their machine code is kept on disk.
 
-numba's own cache looks only at the file of the function itself, so an edit in another file that it
-calls would go
-unseen. Here every compiled function has a cache folder named by a hash of its file, of the files
-of everything it
-calls, of `llamapy/native`, and of the numba version and SIMD level.
+Compiled code takes and gives numbers; arrays go in by address. Nothing here imports numba: `build`
+does when machine code must be made, `store` loads what was made before.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import os
-import tempfile
 import threading
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
-from llamapy.core import settings
-from llamapy.core.errors import LlamapyError
-from llamapy.core.log import log
+from llamapy.native import sources, store
 
 _lock = threading.RLock()
-_NATIVE = Path(__file__).parent
-# What only compiled code calls ends up in its callers: no wrappers for Python or C, and no place
-# on disk.
-_FOR_CALLERS = {"cache": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# What only compiled code calls ends up in its callers: no wrappers, no place on disk.
+_FOR_CALLERS = {
+    "nogil": True,
+    "error_model": "numpy",
+    "cache": False,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
+_KINDS = {"bool": "i64", "int": "i64", "float": "f64", "float32": "f32", "float64": "f64"}
+n_built = 0  # how many functions this process had to compile
 
 
 class LazyModule:
@@ -43,41 +38,48 @@ class LazyModule:
 
 
 class Compiled:
-    """A Python function that numba compiles (nogil, no fast math) the first time it is called."""
+    """A Python function that numba compiles (nogil, no fast math) the first time it is called.
+
+    Python calls it with numbers: integers are int64, floats float64 (numpy's float32 stays).
+    """
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         self.function = function
         self.options = options
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
-        self._dispatcher: Any = None
         self._inner: Any = None
+        self._entries: dict[tuple[type, ...], Callable[..., Any]] = {}
 
     @property
-    def files(self) -> frozenset[str]:
-        """Source files that the compiled code depends on."""
-        return _files(self.function)
+    def compiled_function(self) -> Callable[..., Any]:
+        return self.function
 
     @property
     def inner(self) -> Any:
-        """The dispatcher for compiled callers: kept in memory only, its code ends up in theirs."""
+        """The dispatcher for compiled callers."""
         if self._inner is None:
             with _lock:
                 if self._inner is None:
-                    self._inner = _dispatcher(self.function, {**self.options, **_FOR_CALLERS})
+                    numba: Any = importlib.import_module("numba")
+                    linked = link(self.function)
+                    self._inner = numba.njit(**{**_FOR_CALLERS, **self.options})(linked)
         return self._inner
 
-    @property
-    def dispatcher(self) -> Any:
-        """The dispatcher for Python callers, cached on disk."""
-        if self._dispatcher is None:
-            with _lock:
-                if self._dispatcher is None:
-                    self._dispatcher = _dispatcher(self.function, self.options)
-        return self._dispatcher
-
     def __call__(self, *args: Any) -> Any:
-        return self.dispatcher(*args)
+        types = tuple(map(type, args))
+        entry = self._entries.get(types)
+        if entry is None:
+            entry = self._entries[types] = self.entry(types)
+        return entry(*args)
+
+    def entry(self, types: tuple[type, ...]) -> Callable[..., Any]:
+        """The function to call with arguments of these Python types; without the GIL."""
+        kinds = tuple(_kind(t, self.__name__) for t in types)
+        call: Callable[..., Any] = load(self.function, kinds, self.options).call
+        if all(t in (int, float) for t in types):
+            return call
+        return lambda *args: call(*[a.item() if hasattr(a, "item") else a for a in args])
 
 
 class ByType:
@@ -87,6 +89,10 @@ class ByType:
     def __init__(self, name: str, resolve: Callable[[str], Any], n_args: int) -> None:
         self.name, self.resolve, self.n_args = name, resolve, n_args
         self._stub: Any = None
+
+    def found_for(self, label: str) -> Any:
+        """What takes the place of this object where the phantom is `label`."""
+        return self.resolve(label)
 
     def __call__(self, *args: Any) -> Any:
         """Only compiled code can call it: something else takes the place of this object there."""
@@ -134,25 +140,23 @@ class Kernel:
         self.function = function
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
-        self._made: dict[tuple[str, str], Any] = {}
+        self._made: dict[tuple[str, str], store.Loaded] = {}
 
     def is_ready(self, a: str, b: str) -> bool:
-        """Whether it has been compiled in this process."""
+        """Whether it is loaded in this process."""
         return (a, b) in self._made
 
+    def is_kept(self, a: str, b: str) -> bool:
+        """Whether it is loaded, or need only be read from the disk."""
+        kinds = _kernel_kinds(a, b)
+        return (a, b) in self._made or _read(self.function, kinds, {}) is not None
+
     def address(self, a: str = "", b: str = "") -> int:
-        """The address of the kernel for types `a` and `b`, compiled (or read from the cache) if
+        """The address of the kernel for types `a` and `b`, compiled (or read from the disk) if
         need be."""
         if (a, b) not in self._made:
-            load_numba()
-            from numba import types
-
-            phantom: Any = importlib.import_module("llamapy.native.phantom")
-
-            arguments: list[Any] = [types.int64] * 4
-            arguments += [phantom.Phantom(a), phantom.Phantom(b)]
-            self._made[a, b] = kernel_address(self.function, arguments, (a, b))
-        return int(self._made[a, b].address)
+            self._made[a, b] = load(self.function, _kernel_kinds(a, b), {})
+        return self._made[a, b].address
 
 
 def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -163,32 +167,58 @@ def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return lambda f: Compiled(f, **options)
 
 
-def kernel_address(
-    function: Callable[..., Any], argument_types: list[Any], labels: tuple[str, ...]
-) -> Any:
-    """Compile `function` as a C callback of void(argument_types); keep the result alive, use its
-    `.address`."""
+def load(
+    function: Callable[..., Any], kinds: tuple[str, ...], options: dict[str, Any]
+) -> store.Loaded:
+    """The machine code of `function` for arguments of these kinds (see `build`), from the disk if
+    it is there."""
+    global n_built
     with _lock:
-        numba = load_numba()
-        linked = link(function)
-        _use_cache(_files(function, labels=labels))
-        signature = numba.types.void(*argument_types)
-        options = {"nogil": True, "error_model": "numpy", "boundscheck": False}
-        return numba.cfunc(signature, cache=_cache_root() is not None, **options)(linked)
+        code = _read(function, kinds, options)
+        if code is None:
+            maker: Any = importlib.import_module("llamapy.native.build")
+            code = maker.build(link(function), kinds, options)
+            if code is None:
+                raise TypeError(f"{function.__name__} gives back something that is no number")
+            n_built += 1
+            store.write(*_place(function, kinds, options), code)
+        return store.Loaded(code, kinds)
 
 
-def load_numba() -> Any:
-    """Import numba, once, with the settings that llamapy needs."""
-    import numba
+def _read(
+    function: Callable[..., Any], kinds: tuple[str, ...], options: dict[str, Any]
+) -> store.Code | None:
+    return store.read(*_place(function, kinds, options))
 
-    return numba
+
+def _place(
+    function: Callable[..., Any], kinds: tuple[str, ...], options: dict[str, Any]
+) -> tuple[str, str]:
+    """Name and key of the code on disk."""
+    module = function.__module__.removeprefix("llamapy.")
+    labels = [kind[1:] for kind in kinds if kind.startswith("=") and kind != "="]
+    name = ".".join([module, function.__name__, *labels])
+    return name, sources.key(function, kinds, f"{store.host()} {sorted(options.items())}")
+
+
+def _kernel_kinds(a: str, b: str) -> tuple[str, ...]:
+    return ("i64", "i64", "i64", "i64", f"={a}", f"={b}")
+
+
+def _kind(t: type, name: str) -> str:
+    kind = _KINDS.get(t.__name__)
+    if kind is None and t.__module__ == "numpy" and t.__name__.startswith(("int", "uint")):
+        kind = "i64"
+    if kind is None:
+        raise TypeError(f"{name} takes numbers, not {t.__name__}: pass the address of an array")
+    return kind
 
 
 def link(function: Callable[..., Any]) -> FunctionType:
     """A copy of `function` that sees real modules and dispatchers where it names lazy ones."""
     assert isinstance(function, FunctionType)
     space = dict(function.__globals__)
-    names = _names(function.__code__)
+    names = sources.names_in(function.__code__)
     for name in names:
         value = space.get(name)
         if isinstance(value, LazyModule):
@@ -219,103 +249,3 @@ def _linked_module(module: ModuleType, names: set[str]) -> ModuleType:
     vars(copy).update(vars(module))
     vars(copy).update({name: member.inner for name, member in members.items()})
     return copy
-
-
-def _dispatcher(function: Callable[..., Any], options: dict[str, Any]) -> Any:
-    numba = load_numba()
-    linked = link(function)
-    _use_cache(_files(function))
-    given = {"nogil": True, "error_model": "numpy", "cache": _cache_root() is not None, **options}
-    return numba.njit(**given)(linked)
-
-
-def _names(code: CodeType) -> set[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _names(constant)
-    return names
-
-
-def _files(
-    function: Callable[..., Any], seen: set[int] | None = None, labels: tuple[str, ...] = ()
-) -> frozenset[str]:
-    """The file of `function` and of every compiled function that it reaches by name, or by type
-    for these labels."""
-    seen = set() if seen is None else seen
-    if id(function) in seen:
-        return frozenset()
-    seen.add(id(function))
-    files = {function.__code__.co_filename}  # type: ignore[attr-defined]
-    space = function.__globals__  # type: ignore[attr-defined]
-    names = _names(function.__code__)  # type: ignore[attr-defined]
-    for name in names:
-        value = space.get(name)
-        members = [value]
-        if isinstance(value, ModuleType) and value.__name__.startswith("llamapy."):
-            files.add(str(value.__file__))  # for its constants
-            members = [vars(value).get(n) for n in names]
-        for member in members:
-            for inner in _inner(member, labels):
-                files |= _files(inner, seen, labels)
-    return frozenset(files)
-
-
-def _inner(member: Any, labels: tuple[str, ...]) -> list[FunctionType]:
-    """The Python functions behind something that compiled code names."""
-    found: list[Any] = [member]
-    if isinstance(member, ByType):
-        for label in labels:
-            try:
-                found.append(member.resolve(label))
-            except (LookupError, LlamapyError):  # a label of another kind
-                continue
-    return [
-        m.function
-        for m in found
-        if isinstance(m, Compiled) and isinstance(m.function, FunctionType)
-    ]
-
-
-@cache
-def _digest(path: str) -> bytes:
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).digest()
-    except OSError:
-        return path.encode()
-
-
-def _use_cache(files: frozenset[str]) -> None:
-    """Point numba at the cache folder of this set of sources (it reads the setting when a function
-    is made)."""
-    root = _cache_root()
-    if root is None:
-        return
-    import numba
-
-    parts = hashlib.sha256(f"{numba.__version__} {settings.isa()}".encode())
-    native = {str(p) for p in _NATIVE.rglob("*.py")}
-    for path in sorted(files | native):
-        parts.update(_digest(path))
-    config: Any = numba.config
-    config.CACHE_DIR = str(root / parts.hexdigest()[:16])
-
-
-@cache
-def _cache_root() -> Path | None:
-    """The first folder that can be written: the setting, the user's cache, a private temporary
-    one; else none."""
-    explicit = settings.kernel_cache_dir()
-    owner = getattr(os, "getuid", lambda: 0)()
-    temporary = Path(tempfile.gettempdir()) / f"llamapy-kernels-{owner}"
-    for folder in [Path(explicit)] if explicit else [settings.cache_dir() / "kernels", temporary]:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                return folder
-        except OSError:
-            continue
-    log.warning(
-        "no folder for compiled kernels can be written: they are compiled anew at every start"
-    )
-    return None

@@ -46,7 +46,12 @@ class Compiled:
 
 
 class Observer(Protocol):
-    """Looks at intermediate results."""
+    """Looks at intermediate results.
+
+    whole: whether the last layer computes every row, not only those whose logits are wanted
+    """
+
+    whole: bool
 
     def choose(self, g: Step) -> None:
         """Add to the graph (`g.keep`) what is to be seen; called once for each kind of ubatch."""
@@ -108,7 +113,7 @@ class Context:
         self._end = finalize(self, _close, self.engine.backends)
         traced = model.trace(self.n_ctx)
         self.memory = self._make_memory(traced.layers, (type_k, type_v))
-        self.flash = self._choose_flash(flash_attn)
+        worst = self._choose_flash(flash_attn, n_outputs_max)
         self._compiled: OrderedDict[Any, Compiled] = OrderedDict()
         self._stop = self._busy = False
         self.compiling = False  # whether kernels are being compiled, which hears no abort
@@ -117,7 +122,7 @@ class Context:
         self._n_outputs = 0
         self._results = np.empty((0, traced.output.ne[0]), np.float32)
         self._hidden = np.empty((0, model.params.n_embd), np.float32)
-        self.reserve(n_outputs_max)
+        self._reserve(worst)
 
     def _make_memory(self, layers: Sequence[Layer], kinds: tuple[str, str]) -> Memory:
         if not layers or not self.model.params.causal:
@@ -135,20 +140,29 @@ class Context:
         on_device = self._device is not None and layer >= self.model.first_on_device
         return self._device if on_device and self._device is not None else self._host
 
-    def _choose_flash(self, wanted: str | bool) -> bool:
+    def _choose_flash(self, wanted: str | bool, n_outputs: int) -> Step:
+        """Decide on flash attention; the worst graph, which had to be made for that."""
         if wanted not in FLASH:
             raise UsageError(f"flash attention is {wanted!r}, not on, off or auto")
-        chosen = FLASH[wanted]
-        if chosen is not None:
-            return chosen
-        g, _ = self._record(1, 1, self.memory.worst(), flash=True)
-        nodes = [n for n in g.graph.nodes if n.op is not None and n.op.name == "flash_attn"]
-        return all(any(b.supports_op(n) for b in self.engine.backends) for n in nodes)
+        self.flash = FLASH[wanted] is not False
+        worst = self._worst(n_outputs)
+        if FLASH[wanted] is not None:
+            return worst
+        nodes = [n for n in worst.graph.nodes if n.op is not None and n.op.name == "flash_attn"]
+        self.flash = all(any(b.supports_op(n) for b in self.engine.backends) for n in nodes)
+        return worst if self.flash else self._worst(n_outputs)
+
+    def _worst(self, n_outputs: int) -> Step:
+        """The graph of the largest ubatch with so many outputs."""
+        sizes = self.memory.worst()
+        return self._record(self.n_ubatch, min(n_outputs, self.n_ubatch), sizes)[0]
 
     def reserve(self, n_outputs: int) -> None:
         """Make the compute buffers large enough for the largest ubatch with so many outputs."""
-        n_outputs = min(n_outputs, self.n_ubatch)
-        self.engine.reserve(self._record(self.n_ubatch, n_outputs, self.memory.worst())[0].graph)
+        self._reserve(self._worst(n_outputs))
+
+    def _reserve(self, worst: Step) -> None:
+        self.engine.reserve(worst.graph)
         log.info(
             "context of %d: memory %.1f MiB, compute buffers %.1f MiB",
             self.n_ctx,
@@ -169,7 +183,6 @@ class Context:
         n_outputs: int,
         sizes: tuple[int, ...],
         *,
-        flash: bool | None = None,
         embeddings: bool = False,
     ) -> tuple[Step, Tensor]:
         """The graph of a ubatch, and its result (not computed if no output is wanted)."""
@@ -178,8 +191,9 @@ class Context:
             n_outputs=n_outputs,
             n_ctx=self.n_ctx,
             cache=self.memory.view(sizes),
-            flash=self.flash if flash is None else flash,
+            flash=self.flash,
             embeddings=embeddings,
+            whole=self.observer is not None and self.observer.whole,
         )
         logits = self.model.module.build(g, self.model.weights, self.model.params)
         if n_outputs:

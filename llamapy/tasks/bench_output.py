@@ -12,7 +12,7 @@ from typing import Any
 
 from llamapy import __version__
 from llamapy.core.errors import UsageError
-from llamapy.native.simd.levels import level
+from llamapy.native.levels import level
 from llamapy.tasks.bench import Case, Result, cpu_name, deviation, mean
 
 NUMBER = 0  # build_number: releases of llamapy are not counted

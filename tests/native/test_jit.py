@@ -5,7 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llamapy.native import compiled
 
 HELPER = """
 from llamapy.native import compiled
@@ -20,7 +26,9 @@ from llamapy.native import compiled
 def caller(x):
     return 10 * helper(x)
 if __name__ == "__main__":
-    print(caller(1), len(caller.dispatcher.stats.cache_hits))
+    import sys
+    from llamapy.native import jit
+    print(caller(1), jit.n_built, "numba" in sys.modules)
 """
 
 
@@ -43,10 +51,57 @@ def test_naming_compiled_functions_loads_no_numba(tmp_path: Path) -> None:
 def test_an_edit_in_another_file_is_seen_and_nothing_else_is_compiled_anew(tmp_path: Path) -> None:
     (tmp_path / "caller.py").write_text(CALLER)
     (tmp_path / "helper.py").write_text(HELPER.format(1))
-    assert run(tmp_path, "caller.py").stdout.split() == ["20", "0"]
-    assert run(tmp_path, "caller.py").stdout.split() == ["20", "1"]  # from the cache
+    assert run(tmp_path, "caller.py").stdout.split() == ["20", "1", "True"]
+    assert run(tmp_path, "caller.py").stdout.split() == ["20", "0", "False"]  # from the disk
     (tmp_path / "helper.py").write_text(HELPER.format(2))
-    assert run(tmp_path, "caller.py").stdout.split() == ["30", "0"]
+    assert run(tmp_path, "caller.py").stdout.split() == ["30", "1", "True"]
+
+
+@pytest.mark.parametrize("harm", ["cut", "changed", "empty"])
+def test_damaged_machine_code_is_made_anew(tmp_path: Path, harm: str) -> None:
+    (tmp_path / "caller.py").write_text(CALLER)
+    (tmp_path / "helper.py").write_text(HELPER.format(1))
+    run(tmp_path, "caller.py")
+    (file,) = (tmp_path / "cache").glob("*.o")
+    data = bytearray(file.read_bytes())
+    data[-200] ^= 1
+    file.write_bytes({"cut": data[:-100], "changed": data, "empty": b""}[harm])
+    assert run(tmp_path, "caller.py").stdout.split() == ["20", "1", "True"]
+    assert run(tmp_path, "caller.py").stdout.split() == ["20", "0", "False"]
+
+
+def test_processes_that_start_at_once_share_one_folder(tmp_path: Path) -> None:
+    (tmp_path / "caller.py").write_text(CALLER)
+    (tmp_path / "helper.py").write_text(HELPER.format(1))
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(lambda _: run(tmp_path, "caller.py"), range(4)))
+    assert [one.stdout.split()[0] for one in done] == ["20"] * 4
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_numbers_go_in_and_come_out() -> None:
+    assert (doubled(3), doubled(1.5), doubled(np.int64(-4))) == (6, 3.0, -8)
+    assert doubled(np.float32(0.1)) == float(np.float32(0.2))  # not 0.2: float32 stays float32
+    assert is_large(2**40) == 1 and is_large(0) == 0
+    with pytest.raises(TypeError, match="pass the address of an array"):
+        doubled(np.zeros(3))
+    with pytest.raises(TypeError, match="no number"):
+        pair(1)
+
+
+@compiled
+def doubled(x):  # type: ignore[no-untyped-def]
+    return x + x
+
+
+@compiled
+def is_large(x):  # type: ignore[no-untyped-def]
+    return x > 2**39
+
+
+@compiled
+def pair(x):  # type: ignore[no-untyped-def]
+    return x, x
 
 
 def test_a_cache_that_cannot_be_written_costs_a_warning_only(tmp_path: Path) -> None:

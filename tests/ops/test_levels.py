@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-from llamapy.native.simd.levels import available
+from llamapy.native.levels import available
 
 OTHERS = [
     *available()[1:],
@@ -23,7 +23,7 @@ OTHERS = [
 SAMPLE = """
 import sys
 from llamapy.backend.cpu.device import CPU
-from llamapy.native.simd.levels import level
+from llamapy.native.levels import level
 from tests.ops.case import check, run_case
 from tests.ops.cases import CASES
 

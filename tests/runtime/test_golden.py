@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import record_golden
 
-from llamapy.native.simd.levels import available
+from llamapy.native.levels import available
 
 GOLDEN = json.loads(
     (Path(__file__).parents[2] / "fixtures" / "golden" / "smollm2.json").read_text()

@@ -98,7 +98,7 @@ class CpuProgram(Program):
             row[record.PRIVATE] = self._private.ctypes.data
             row[record.PRIVATE_BYTES] = private
         self.records[:n, record.BARRIER] = _barriers(self.steps)
-        self._walk = sync.walk.dispatcher
+        self._walk = sync.walk.entry((int,) * 5)
 
     def _compile_kernels(self) -> None:
         wanted = {(id(s.kernel), s.types): s for s in self.steps if not s.kernel.is_ready(*s.types)}
@@ -120,7 +120,7 @@ class CpuProgram(Program):
         if self.device.trace is not None:
             stamps = np.zeros((nth, len(self.steps), 2), np.int64)
             walk, timing = (
-                sync.timed_walk.dispatcher,
+                sync.timed_walk,
                 (stamps.ctypes.data, time.CLOCK_MONOTONIC),
             )
         self.device._running = self

@@ -1,5 +1,5 @@
 """The vector vocabulary of compiled code. Everything that depends on the processor hides in `dots`
-and `levels`.
+and `native.levels`.
 
 Used lazily: `from llamapy.native import simd`, then `simd.fma_f32x8(a, b, c)` inside a compiled
 function.

@@ -17,7 +17,7 @@ the steps of
 from llvmlite import ir
 from numba import types
 
-from llamapy.native.simd import levels
+from llamapy.native import levels
 from llamapy.native.simd.vectors import (
     I8,
     I16,

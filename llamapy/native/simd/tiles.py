@@ -9,8 +9,8 @@ there.
 from llvmlite import ir
 from numba import njit, types
 
+from llamapy.native import levels
 from llamapy.native import memory as mem
-from llamapy.native.simd import levels
 from llamapy.native.simd.vectors import (
     ADDRESS,
     I8,

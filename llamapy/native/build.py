@@ -1,0 +1,123 @@
+"""Machine code made by numba: a Python function and its argument types in, an object file out.
+
+The object holds one function `ENTRY` with C's calling convention, which calls what numba made; it
+needs nothing of Python or numba at run time, so that a later process can load it without either
+(see `store`). Only this module runs the compiler.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from llamapy.native.store import ENTRY, Code
+
+_OPTIONS = {
+    "nogil": True,
+    "error_model": "numpy",
+    "boundscheck": False,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
+
+
+def build(
+    function: Callable[..., Any], kinds: tuple[str, ...], options: dict[str, Any]
+) -> Code | None:
+    """Compile `function` (already linked) for arguments of these kinds; None if its code cannot
+    stand alone.
+
+    A kind is `i64`, `f64`, `f32` or `=label` for a phantom of that label.
+    """
+    import numba
+    from numba.core.compiler_lock import global_compiler_lock
+
+    with global_compiler_lock, _no_machine_code_of_parts():
+        dispatcher = numba.njit(**{**_OPTIONS, **options})(function)
+        types = tuple(_type(kind) for kind in kinds)
+        dispatcher.compile(types)
+        made = dispatcher.overloads[types]
+        result = _result(made.signature.return_type)
+        if result is None:
+            return None
+        library = dispatcher.targetctx.codegen().create_library(f"entry.{function.__name__}")
+        library.add_linking_library(made.library)
+        library.add_ir_module(_entry(dispatcher.targetctx, made, result))
+        library.finalize()
+        final = library._final_module
+        outside = [f.name for f in final.functions if f.is_declaration]
+        outside = [name for name in outside if not name.startswith("llvm.")]
+        if any(name.startswith(("NRT_", "numba_", "Py", "_Py")) for name in outside):
+            return None
+        return Code(library._codegen._tm.emit_object(final), result, tuple(sorted(outside)))
+
+
+def _type(kind: str) -> Any:
+    from numba import types
+
+    if kind.startswith("="):
+        phantom: Any = importlib.import_module("llamapy.native.phantom")
+        return phantom.Phantom(kind[1:])
+    return {"i64": types.int64, "f64": types.float64, "f32": types.float32}[kind]
+
+
+def _result(kind: Any) -> str | None:
+    """How the entry gives the result back; None if it cannot (tuples, arrays)."""
+    from numba import types
+
+    if isinstance(kind, types.NoneType):
+        return "void"
+    if isinstance(kind, types.Boolean | types.Integer):
+        return "i64"
+    return "f64" if isinstance(kind, types.Float) else None
+
+
+def _entry(context: Any, made: Any, result: str) -> Any:
+    """An IR module with the function that C calls."""
+    from llvmlite import ir
+    from numba import types
+
+    module = context.create_module("entry")
+    i64, f64 = ir.IntType(64), ir.DoubleType()
+    arguments = [context.get_value_type(t) for t in made.fndesc.argtypes]
+    returns = {"void": ir.VoidType(), "i64": i64, "f64": f64}[result]
+    function = ir.Function(module, ir.FunctionType(returns, arguments), ENTRY)
+    builder = ir.IRBuilder(function.append_basic_block())
+    inner = ir.Function(
+        module,
+        context.call_conv.get_function_type(made.fndesc.restype, made.fndesc.argtypes),
+        made.fndesc.llvm_func_name,
+    )
+    _, out = context.call_conv.call_function(
+        builder, inner, made.fndesc.restype, made.fndesc.argtypes, function.args
+    )
+    if result == "void":
+        builder.ret_void()
+        return module
+    if made.fndesc.restype == types.boolean:
+        out = builder.zext(out, i64) if out.type.width < 64 else out
+    elif result == "i64" and out.type.width < 64:
+        out = (builder.sext if made.fndesc.restype.signed else builder.zext)(out, i64)
+    elif result == "f64" and out.type != f64:
+        out = builder.fpext(out, f64)
+    builder.ret(out)
+    return module
+
+
+@contextmanager
+def _no_machine_code_of_parts() -> Iterator[None]:
+    """numba makes machine code of every function by itself; here only the whole is wanted, in
+    which they are already contained."""
+    from numba.core.codegen import JITCodeLibrary
+
+    kept = JITCodeLibrary.__dict__.get("_finalize_specific")
+    if kept is None:  # another version of numba: slower, but right
+        yield
+        return
+    JITCodeLibrary._finalize_specific = lambda self: None
+    try:
+        yield
+    finally:
+        JITCodeLibrary._finalize_specific = kept
