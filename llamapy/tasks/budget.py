@@ -7,6 +7,7 @@ over bytes, always to where a byte saves most. The same input gives the same cho
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +22,8 @@ from llamapy.tasks import file_types, mixes, quantize_plan
 from llamapy.tasks.importance_use import Importances
 from llamapy.tasks.inspect import AnyFile
 from llamapy.tasks.quantize_plan import Plan, Planned
-from llamapy.tasks.quantize_rows import encode
-from llamapy.tasks.rows import Rows, to_f32
+from llamapy.tasks.quantize_rows import compile_for, encode
+from llamapy.tasks.rows import Floats, Rows, to_f32
 from llamapy.tasks.tensor_error import TensorError
 
 SAMPLE = 1 << 16  # values of a tensor that are measured, in whole rows spread over it
@@ -92,6 +93,7 @@ def measure(
     free = [one for one in plan.tensors if one.free]
     tied = not any(mixes.category(one.name) == "output" for one in plan.tensors)
     total, done, found = sum(one.info.n_elements for one in free), 0, []
+    compile_for((one.source, kind) for one in free for kind in _kinds(one, importances))
     with ThreadPoolExecutor(max(1, threads)) as pool:
         work = pool.map(lambda one: _measure(file, one, importances, tied), free)
         for one, measured in zip(free, work):
@@ -100,6 +102,10 @@ def measure(
             if on_progress is not None:
                 on_progress(f"measuring {one.name}", done, total)
     return found
+
+
+def _kinds(one: Planned, importances: Importances | None) -> list[str]:
+    return kinds_for(one, bool(importances and importances.by_name.get(one.info.name)))
 
 
 def sample(rows: Rows) -> list[int]:
@@ -111,25 +117,45 @@ def sample(rows: Rows) -> list[int]:
 def _measure(file: AnyFile, one: Planned, importances: Importances | None, tied: bool) -> Measured:
     rows = Rows(file, one.info)
     weights = importances.by_name.get(one.info.name) if importances else None
-    chosen = sample(rows)
-    room = np.empty(rows.n_per_row, np.float32)
-    values = np.stack([rows.floats(r, r + 1, room)[0].copy() for r in chosen]) if chosen else None
+    values = _sampled(rows)
     choices = []
-    for kind in kinds_for(one, bool(weights)):
-        error = TensorError()
-        if kind != one.source and values is not None:
-            out = np.empty((1, codec.get(kind).row_bytes(rows.n_per_row)), np.uint8)
-            for row, number in zip(values, chosen):
-                column_weights = weights[number // rows.by_matrix] if weights else None
-                given = column_weights
-                if given is None and kind in NEED_IMPORTANCE:
-                    given = np.ones(rows.n_per_row, np.float32)
-                encode(codec.get(kind), row[None], out, given)
-                to_f32(out.reshape(-1), codec.get(kind), room)
-                error.add(row[None], room[None], column_weights)
-        n_bytes = quantize_plan.bytes_as(one.info, kind)
-        choices.append(Choice(kind, n_bytes, error.weighted_relative))
+    for kind in _kinds(one, importances):
+        error = 0.0 if kind == one.source else _error(rows, values, kind, weights)
+        if math.isfinite(error):
+            choices.append(Choice(kind, quantize_plan.bytes_as(one.info, kind), error))
     return Measured(one, tuple(choices), role_weight(one.name, tied))
+
+
+def _sampled(rows: Rows) -> dict[int, Floats]:
+    """The rows that are measured, by number. Those that are not finite do not count here: unless
+    the user wants them, `run` refuses them.
+    """
+    room = np.empty(rows.n_per_row, np.float32)
+    found = {row: rows.floats(row, row + 1, room).copy() for row in sample(rows)}
+    return {row: values for row, values in found.items() if np.isfinite(values).all()}
+
+
+def _error(
+    rows: Rows, values: Mapping[int, Floats], kind: str, weights: Sequence[Floats | None] | None
+) -> float:
+    """The relative error of rows in a type; infinite if it cannot hold them."""
+    found, error = codec.get(kind), TensorError()
+    out = np.empty((1, found.row_bytes(rows.n_per_row)), np.uint8)
+    got = np.empty((1, rows.n_per_row), np.float32)
+    for number, row in values.items():
+        column_weights = weights[number // rows.by_matrix] if weights else None
+        given = column_weights
+        if given is None and kind in NEED_IMPORTANCE:
+            given = np.ones(rows.n_per_row, np.float32)
+        try:
+            encode(found, row, out, given, rows, number)
+        except QuantError:
+            return math.inf
+        to_f32(out.reshape(-1), found, got.reshape(-1))
+        if not np.isfinite(got).all():
+            return math.inf
+        error.add(row, got, column_weights)
+    return error.weighted_relative
 
 
 # How much the squared relative error of a tensor changes the predictions, against a ffn_down:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -44,9 +44,14 @@ class Piece:
     importance: Floats | None
 
 
-def encode(kind: type[Codec], values: Floats, out: Bytes, importance: Floats | None) -> None:
-    """Rows of float32 to blocks at `out`, both contiguous; nothing is checked."""
-    kind.encode(
+def encode(
+    kind: type[Codec], values: Floats, out: Bytes, importance: Floats | None, rows: Rows, first: int
+) -> None:
+    """Rows of float32 to blocks at `out`, both contiguous; `first` is the first one's number.
+
+    QuantError names the row that the type cannot take (ggml ends the process on it).
+    """
+    stopped = kind.encode(
         values.ctypes.data,
         out.ctypes.data,
         len(values),
@@ -54,6 +59,24 @@ def encode(kind: type[Codec], values: Floats, out: Bytes, importance: Floats | N
         0 if importance is None else importance.ctypes.data,
         codec.tables_address(kind),
     )
+    if stopped:
+        raise QuantError(
+            f"{rows.file.path}: {rows.place(first + stopped - 1)} cannot be quantized to"
+            f" {kind.name}",
+            hint="its weights or importances are not finite, or far too large",
+        )
+
+
+def compile_for(tensors: Iterable[tuple[str, str]]) -> None:
+    """Compile what decodes and encodes these pairs of types, source and target, in this thread:
+    Ctrl-C ends it there, in the threads of a pool it would be waited for.
+    """
+    pairs = set(tensors)
+    for source in sorted({source for source, _ in pairs}):
+        to_f32(np.empty(0, np.uint8), codec.get(source), np.empty(0, np.float32))
+    for target in sorted({target for _, target in pairs}):
+        kind = codec.get(target)
+        kind.encode(0, 0, 0, kind.n_values, 0, codec.tables_address(kind))
 
 
 class Encoder:
@@ -145,7 +168,7 @@ class Encoder:
             last = min(first + rows.step(), piece.last)
             values = rows.floats(first, last, self._room("values", rows))
             made = out[first - piece.first : last - piece.first]
-            encode(kind, values, made, importance)
+            encode(kind, values, made, importance, rows, first)
             if careful:
                 self._check(rows, first, values, made, kind)
             if error is not None:
@@ -175,6 +198,7 @@ class Encoder:
             self.warnings.append(fault)
 
     def __enter__(self) -> Encoder:
+        compile_for((one.source, one.kind) for one in self.tensors if one.changes)
         return self
 
     def __exit__(

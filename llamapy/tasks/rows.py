@@ -90,11 +90,12 @@ class Rows:
         """Room for the rows of a step."""
         return np.empty(self.step() * self.n_per_row, np.float32)
 
-    def place(self, row: int, column: int) -> str:
-        """Words for one value: tensor, matrix if there are several, row, column."""
+    def place(self, row: int, column: int | None = None) -> str:
+        """Words for a row or one value: tensor, matrix if there are several, row, column."""
         matrix, row = divmod(row, self.by_matrix)
         several = f"matrix {matrix}, " if self.n_rows > self.by_matrix else ""
-        return f"tensor {shown(self.info.name)}: {several}row {row}, column {column}"
+        value = "" if column is None else f", column {column}"
+        return f"tensor {shown(self.info.name)}: {several}row {row}{value}"
 
 
 def same_shape(a: TensorInfo, b: TensorInfo) -> bool:

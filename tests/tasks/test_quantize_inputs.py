@@ -300,8 +300,11 @@ main(["quantize", sys.argv[1], sys.argv[2], "iq3_s", "--pure", "-t", "2"])
 
 
 def test_an_interruption_leaves_nothing(tmp_path: Path) -> None:
-    rows = normal(64, 1024).astype("<f2")
     source, n_rows = tmp_path / "in.gguf", 1 << 16
+    rows = normal(64, 1024).astype("<f2")
+    write(source, {NAME: rows}, 1)
+    quantize_file(source, tmp_path / "out.gguf", "iq3_s", pure=True)  # compiled from now on
+    (tmp_path / "out.gguf").unlink()
     writer = GGUFWriter(source)
     writer.add("general.architecture", "llama")
     writer.add_tensor(NAME, (1024, n_rows), 1, n_rows * 2048)
