@@ -36,6 +36,10 @@ def main(kind: str, count: int = 1) -> None:
     if kind == "aborted": raise errors.Aborted("stopped")
     if kind == "missing": open("no/such/file")
     if kind == "memory": raise MemoryError("4 GiB")
+    if kind == "thread": raise RuntimeError("can't start new thread")
+    if kind == "library":
+        try: raise OSError("libLLVM.so: failed to map segment from shared object")
+        except OSError as error: raise ImportError("no libLLVM.so") from error
     if kind == "interrupt": raise KeyboardInterrupt
     if kind == "bug": raise TypeError("a\\nb")
     if kind == "escape": raise errors.LlamapyError("key \\x1b[31m\\nred")
@@ -146,7 +150,9 @@ def test_help_lists_every_command(failing: Path, capfd: pytest.CaptureFixture[st
         (["end-as", "misuse"], 2, "llamapy: not both"),
         (["end-as", "aborted"], 130, "llamapy: stopped"),
         (["end-as", "missing"], 1, "llamapy: no/such/file: No such file or directory"),
-        (["end-as", "memory"], 1, "llamapy: out of memory: 4 GiB"),
+        (["end-as", "memory"], 1, "llamapy: not enough memory: 4 GiB"),
+        (["end-as", "library"], 1, "llamapy: not enough memory\n"),
+        (["end-as", "thread"], 1, "llamapy: not enough memory\n"),
         (["end-as", "interrupt"], 130, "llamapy: interrupted"),
         (["end-as", "bug"], 1, "llamapy: internal error: TypeError: a b (LLAMAPY_DEBUG=1"),
         (["end-as", "escape"], 1, "llamapy: key \\x1b[31m red"),

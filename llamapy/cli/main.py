@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import errno
 import importlib.util
 import logging
 import os
@@ -27,6 +28,7 @@ from llamapy.core.log import log
 
 COMMANDS = "llamapy.cli.commands"
 INTERRUPTED = 130
+_NO_ROOM = ("failed to map segment", "Cannot allocate memory", "can't start new thread")
 BROKEN_PIPE = 141  # what a shell reports for a process that SIGPIPE ended
 
 # typer brings its own copy of click or uses the installed one, by release: take the class from it
@@ -132,13 +134,28 @@ def explain(error: BaseException) -> tuple[str, int]:
         return _misuse(error), 2
     if isinstance(error, KeyboardInterrupt | EOFError | typer.Abort):
         return "interrupted", INTERRUPTED
+    if _is_lack_of_memory(error):
+        detail = str(error) if isinstance(error, MemoryError) else ""
+        return f"not enough memory{': ' if detail else ''}{detail}", 1
     if isinstance(error, OSError):
         names = [os.fsdecode(n) for n in (error.filename, error.filename2) if n is not None]
         return ": ".join([" -> ".join(names)] * bool(names) + [error.strerror or str(error)]), 1
-    if isinstance(error, MemoryError):
-        return f"out of memory{': ' if str(error) else ''}{error}", 1
     kind = type(error).__name__
     return f"internal error: {kind}: {error} (LLAMAPY_DEBUG=1 shows where; please report it)", 1
+
+
+def _is_lack_of_memory(error: BaseException | None) -> bool:
+    """Whether there was no room: said so, or hidden behind a library or a thread that could not
+    start."""
+    while error is not None:
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+            return True
+        if isinstance(error, ImportError | OSError | RuntimeError | SystemError):
+            text = str(error)
+            if any(sign in text for sign in _NO_ROOM):
+                return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _misuse(error: Any) -> str:

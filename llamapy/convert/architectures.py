@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 
 from llamapy.core import discover
@@ -24,7 +26,7 @@ def by_class() -> dict[str, ModuleType]:
 
 def find(hf_class: str, where: str) -> tuple[ModuleType, str]:
     """The file that serves a class, and its name in GGUF. ModelError names the nearest classes."""
-    found = by_class().get(hf_class)
+    found = _by_text(hf_class) or by_class().get(hf_class)
     if found is None:
         near = difflib.get_close_matches(hf_class, by_class(), 3, 0.6)
         known = ", ".join(near or sorted(by_class()))
@@ -33,3 +35,16 @@ def find(hf_class: str, where: str) -> tuple[ModuleType, str]:
             hint=f"{'near to it' if near else 'supported'}: {known}",
         )
     return found, found.__name__.rpartition(".")[2].replace("_", "-")
+
+
+def _by_text(hf_class: str) -> ModuleType | None:
+    """The file that serves a class, if that is to be seen without importing all of them."""
+    folders: list[str] = list(importlib.import_module(PACKAGE).__path__)
+    for name in discover.names(PACKAGE):
+        files = (Path(folder, f"{name}.py") for folder in folders)
+        text = next((f.read_text(encoding="utf-8") for f in files if f.is_file()), "")
+        if f'"{hf_class}"' in text:
+            module = discover.load(PACKAGE, name)
+            if hf_class in getattr(module, "HF", ()):
+                return module
+    return None

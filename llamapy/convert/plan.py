@@ -28,7 +28,7 @@ from llamapy.nn.weights import Shape, same_shape, wrong_shape
 
 Array = np.ndarray[Any, Any]
 
-PIECE = 1 << 22  # values that are read at a time
+PIECE = 1 << 20  # values that are read at a time
 ENDINGS = {".weight": ".weight", ".bias": ".bias", ".gamma": ".weight", ".beta": ".bias"}
 FLOATS = ("F32", "F16", "BF16")
 

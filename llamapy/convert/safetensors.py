@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from llamapy.convert import halves
 from llamapy.core.errors import FileFormatError
 from llamapy.gguf.limits import shown
 
@@ -190,7 +191,7 @@ def to_floats(array: Array, dtype: str) -> Array:
     if dtype in ("F16", "F32"):
         return array
     if dtype == "BF16":
-        return (array.astype("<u4") << 16).view("<f4")
+        return halves.singles(array)
     if dtype in _EIGHT_BITS:
         return _EIGHT_BITS[dtype][array]
     with np.errstate(over="ignore"):

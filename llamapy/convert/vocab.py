@@ -6,8 +6,10 @@ fields are those that convert_hf_to_gguf.py reads (conversion/base.py, bert.py);
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,14 +39,43 @@ class Tokens:
 
     @classmethod
     def unused(cls, n: int) -> Tokens:
-        texts = [f"[PAD{i}]".encode() for i in range(n)]
-        return cls(texts, [PAD_SCORE] * n, [UNUSED] * n)
+        return cls([_pad(i) for i in range(n)], [PAD_SCORE] * n, [UNUSED] * n)
+
+    @classmethod
+    def normal(cls, vocab: Mapping[str, int], n: int) -> Tokens:
+        """`n` tokens, of which those in `vocab` (text -> id) are normal ones without a score."""
+        known: list[bytes | None] = [None] * n
+        for text, i in vocab.items():
+            known[i] = text.encode("utf-8", "surrogatepass")
+        return cls(
+            [_pad(i) if text is None else text for i, text in enumerate(known)],
+            [PAD_SCORE if text is None else 0.0 for text in known],
+            [UNUSED if text is None else NORMAL for text in known],
+        )
 
     def put(self, i: int, text: str | bytes, score: float, kind: int) -> None:
         self.texts[i] = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
         self.scores[i], self.types[i] = score, kind
 
 
+def _pad(i: int) -> bytes:
+    return b"[PAD%d]" % i
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """No search for garbage: it goes through all of a vocabulary's small objects again and again,
+    and takes longer than reading them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@_without_collection()
 def read(
     checkpoint: Checkpoint, policy: Vocabulary, n_vocab: int, forced_pre: str | None = None
 ) -> Values:
@@ -166,7 +197,7 @@ def _spm_json(folder: _Folder) -> Values | None:
         scores.setdefault("".join(merge), -float(rank))
     least = -float(len(model.get("merges") or []))
     for text, i in model["vocab"].items():
-        if _BYTE.fullmatch(text):
+        if text.startswith("<0x") and _BYTE.fullmatch(text):
             tokens.put(i, text, 0.0, BYTE)
         elif text == model.get("unk_token"):
             tokens.put(i, text, 0.0, UNKNOWN)
@@ -214,9 +245,8 @@ def _n_tokens(tokenizer: Mapping[str, Any], n_vocab: int, where: str) -> int:
 
 def _listed(tokenizer: Mapping[str, Any], n_vocab: int, folder: _Folder) -> Tokens:
     """Tokens of a vocabulary with all its texts, as AutoTokenizer would list them."""
-    tokens = Tokens.unused(_n_tokens(tokenizer, n_vocab, folder.where))
-    for text, i in tokenizer["model"]["vocab"].items():
-        tokens.put(i, text, 0.0, NORMAL)
+    n_tokens = _n_tokens(tokenizer, n_vocab, folder.where)
+    tokens = Tokens.normal(tokenizer["model"]["vocab"], n_tokens)
     for entry in tokenizer.get("added_tokens") or []:
         _put_added(tokens, entry["id"], entry, folder.policy)
     return tokens
@@ -233,20 +263,25 @@ def _bpe(folder: _Folder) -> Values | None:
         keys.TOKENS: tokens.texts,
         keys.TOKEN_TYPES: tokens.types,
     }
-    merges = tokenizer["model"].get("merges") or []
-    found[keys.MERGES] = [" ".join(p.replace(" ", "Ġ") for p in pair) for pair in _pairs(merges)]
+    found[keys.MERGES] = _spelled(tokenizer["model"].get("merges") or [])
     found = _with_special(folder, found, None)
     found[keys.PRE_TOKENIZER] = _pre(folder, tokenizer, found)
     return found
 
 
+def _spelled(merges: Sequence[Any]) -> list[str]:
+    """Merges as "a b", with spaces in them as bytes are written."""
+    return [
+        f"{a.replace(' ', 'Ġ')} {b.replace(' ', 'Ġ')}" if " " in a or " " in b else f"{a} {b}"
+        for a, b in _pairs(merges)
+    ]
+
+
 def _pairs(merges: Sequence[Any]) -> list[tuple[str, str]]:
     """Merges in either spelling: "a b" or ["a", "b"]."""
-    found = []
-    for merge in merges:
-        a, _, b = merge.partition(" ") if isinstance(merge, str) else (merge[0], "", merge[1])
-        found.append((a, b))
-    return found
+    if merges and isinstance(merges[0], str):
+        return [(a, b) for a, _, b in (merge.partition(" ") for merge in merges)]
+    return [(a, b) for a, b in merges]
 
 
 def _old_files(folder: _Folder) -> dict[str, Any] | None:

@@ -6,9 +6,11 @@ An output is never an input (through links either); room on the disk is checked 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from typing import BinaryIO
@@ -17,7 +19,11 @@ from llamapy.core.errors import OutputError
 
 Path = str | PathLike[str]
 
+_fdatasync = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
+
 _BUFFER = 1 << 20
+_LARGE = 64 << 20  # bytes from which on a file is synced while it is written
+_SYNC_EVERY_S = 0.05
 
 
 class PendingFiles:
@@ -62,12 +68,15 @@ class PendingFiles:
         try:
             handle, named = _create(temporary)
             with open(handle, "wb", buffering=_BUFFER) as file:
-                yield file
-                file.flush()
+                with _synced_meanwhile(handle, self._sizes[index]):
+                    yield file
+                    file.flush()
                 os.fsync(handle)
                 if not named:  # src_dir_fd makes Python follow the link in /proc
                     os.link(f"/proc/self/fd/{handle}", temporary, src_dir_fd=handle)
         except OSError as error:
+            if error.errno in (None, errno.ENOMEM):  # of whoever makes the data, not of the file
+                raise
             raise self._write_error(index, error) from error
 
     def _write_error(self, index: int, error: OSError) -> OutputError:
@@ -96,6 +105,33 @@ class PendingFiles:
             del self._temporary[path]
         for folder in {os.path.dirname(path) for path in self.targets}:
             _sync_folder(folder)
+
+
+@contextlib.contextmanager
+def _synced_meanwhile(handle: int, n_bytes: int) -> Iterator[None]:
+    """Bring a large file to the disk while it is written, so that little is left for the end."""
+    if n_bytes < _LARGE:
+        yield
+        return
+    ended, errors = threading.Event(), []
+
+    def sync() -> None:
+        while not ended.wait(_SYNC_EVERY_S):
+            try:
+                _fdatasync(handle)
+            except OSError as error:  # told only once, so it must not be lost
+                errors.append(error)
+                return
+
+    thread = threading.Thread(target=sync, name="llamapy-sync", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
 def _create(path: str) -> tuple[int, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -174,25 +175,41 @@ def encode(value: Any, kind: ValueType, element: ValueType | None, endian: str) 
         raise OutputError(f"array of {len(value)} elements, at most {limits.MAX_ARRAY} are allowed")
     head = struct.pack(endian + "iQ", element, len(value))
     if element is ValueType.STRING:
-        return head + b"".join(_encode_string(item, endian) for item in value)
+        return head + _encode_strings(value, endian)
     return head + _encode_numbers(value, element, endian)
 
 
+def _encode_strings(items: Sequence[Any], endian: str) -> bytes:
+    """Strings one after the other; a vocabulary has hundreds of thousands of short ones."""
+    length = struct.Struct(endian + "Q").pack
+    raw = [item if type(item) is bytes else _raw(item) for item in items]
+    if max(map(len, raw), default=0) > limits.MAX_STRING:
+        raise _too_long(max(map(len, raw)))
+    return b"".join(chain.from_iterable(zip(map(length, map(len, raw)), raw)))
+
+
 def _encode_string(value: Any, endian: str) -> bytes:
+    raw = _raw(value)
+    if len(raw) > limits.MAX_STRING:
+        raise _too_long(len(raw))
+    return struct.pack(endian + "Q", len(raw)) + raw
+
+
+def _too_long(n_bytes: int) -> OutputError:
+    return OutputError(f"text of {n_bytes} bytes, at most {limits.MAX_STRING} are allowed")
+
+
+def _raw(value: Any) -> bytes:
     if isinstance(value, str):
         try:
-            raw = to_bytes(value)
+            return to_bytes(value)
         except UnicodeEncodeError as error:
             raise OutputError(
                 f"text {limits.shown(value)} is not Unicode: {error.reason}"
             ) from None
-    elif isinstance(value, (bytes, bytearray)):
-        raw = bytes(value)
-    else:
-        raise OutputError(f"a {type(value).__name__} is not text")
-    if len(raw) > limits.MAX_STRING:
-        raise OutputError(f"text of {len(raw)} bytes, at most {limits.MAX_STRING} are allowed")
-    return struct.pack(endian + "Q", len(raw)) + raw
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    raise OutputError(f"a {type(value).__name__} is not text")
 
 
 def _encode_numbers(values: Any, kind: ValueType, endian: str) -> bytes:

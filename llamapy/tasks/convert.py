@@ -7,8 +7,9 @@ Memory is a few times the largest tensor, whatever the model's size.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.convert import architectures, dequant, metadata, names, vocab
+from llamapy.convert import architectures, dequant, halves, metadata, names, vocab
 from llamapy.convert.checkpoint import Checkpoint, open_folder
 from llamapy.convert.metadata import About
 from llamapy.convert.plan import Stored, Tensor, embedding_rows, plan
@@ -35,6 +36,7 @@ Array = np.ndarray[Any, Any]
 StrPath = str | os.PathLike[str]
 
 QUANTIZATION_VERSION = 2  # GGML_QUANT_VERSION
+PLAIN = ("f32", "f16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -201,22 +203,32 @@ def run(job: Job, *, on_done: Callable[[int], None] | None = None) -> list[str]:
 
 
 class _Ahead:
-    """The data of all tensors, made in order by a thread that is one piece ahead of the writer."""
+    """The data of all tensors, made in order by threads that are a few pieces ahead of the writer.
+
+    Plain numbers are made a piece a thread; quantizing shares the rows of a piece by itself.
+    """
 
     def __init__(self, job: Job) -> None:
-        self._made = (
-            (one.name, piece)
-            for one in job.tensors
-            for piece in encoded(one, job.chosen.kinds[one.name], job.options.threads)
-        )
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="llamapy-convert")
-        self._next = self._pool.submit(next, self._made, None)
+        kinds = job.chosen.kinds
+        plain = all(kind in PLAIN for kind in kinds.values())
+        n_workers = job.options.threads if plain else 1
+        self._pool = ThreadPoolExecutor(n_workers, thread_name_prefix="llamapy-convert")
+        self._given = ((one, rows) for one in job.tensors for rows in one.pieces())
+        self._made: deque[tuple[str, Future[Array]]] = deque()
+        self._kinds, self._threads, self._most = kinds, job.options.threads, n_workers + 1
 
     def of(self, name: str) -> Iterator[Array]:
         """The pieces of a tensor. To be asked in the order of the file."""
-        while (item := self._next.result()) is not None and item[0] == name:
-            self._next = self._pool.submit(next, self._made, None)
-            yield item[1]
+        self._fill()
+        while self._made and self._made[0][0] == name:
+            yield self._made.popleft()[1].result()
+            self._fill()
+
+    def _fill(self) -> None:
+        while len(self._made) < self._most and (given := next(self._given, None)):
+            one, rows = given
+            made = self._pool.submit(encoded, one, rows, self._kinds[one.name], self._threads)
+            self._made.append((one.name, made))
 
     def __enter__(self) -> _Ahead:
         return self
@@ -225,38 +237,30 @@ class _Ahead:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def encoded(tensor: Tensor, kind: str, threads: int) -> Iterator[Array]:
-    """A tensor's data in a type, in pieces. QuantError names the tensor."""
-    for rows in tensor.pieces():
-        if kind in ("f32", "f16", "bf16"):
-            yield _float(rows, tensor, kind)
-            continue
-        from llamapy.quants import api
+def encoded(tensor: Tensor, rows: Array, kind: str, threads: int) -> Array:
+    """Rows of a tensor in a type. QuantError names the tensor."""
+    if kind in PLAIN:
+        return _float(rows, tensor, kind)
+    from llamapy.quants import api
 
-        values = _float(rows, tensor, "f32")
-        try:
-            yield api.quantize(values, kind, threads=threads)
-        except QuantError as error:
-            raise QuantError(f"tensor {shown(tensor.name)}: {error.message}") from None
+    try:
+        return api.quantize(_float(rows, tensor, "f32"), kind, threads=threads)
+    except QuantError as error:
+        raise QuantError(f"tensor {shown(tensor.name)}: {error.message}") from None
 
 
 def _float(rows: Array, tensor: Tensor, kind: str) -> Array:
     """Rows as float32, float16, or the bits of bfloat16."""
     if tensor.dtype.lower() == kind:
         return rows
-    if tensor.dtype == "BF16":
-        rows = (rows.astype("<u4") << 16).view("<f4")
-    if kind == "bf16":
-        return to_bfloat(np.ascontiguousarray(rows, "<f4"))
-    if kind == "f32":
-        return rows.astype("<f4")
-    try:
-        with np.errstate(over="raise"):
-            return rows.astype("<f2")
-    except FloatingPointError:
-        log.warning("tensor %s has values beyond f16: they become infinite", shown(tensor.name))
-    with np.errstate(over="ignore"):
-        return rows.astype("<f2")
+    is_bfloat = tensor.dtype == "BF16"
+    if kind == "f16":
+        made = halves.of_bfloats(rows) if is_bfloat else halves.of_singles(rows)
+        if halves.overflow(made, rows):
+            log.warning("tensor %s has values beyond f16: they become infinite", shown(tensor.name))
+        return made
+    singles = halves.singles(rows) if is_bfloat else np.ascontiguousarray(rows, "<f4")
+    return to_bfloat(singles) if kind == "bf16" else singles
 
 
 def to_bfloat(values: Array) -> Array:

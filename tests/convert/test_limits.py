@@ -78,6 +78,32 @@ def test_memory(llama: Path) -> None:
     assert out.stat().st_size > 10 * largest
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of Linux")
+def test_memory_of_quantized_types(llama: Path) -> None:
+    """What is in memory at most; the compiler's library alone has more addresses than the limit."""
+    largest = large(llama)
+    out = llama.parent / "out.gguf"
+    code = "from llamapy.cli.main import run; import sys; code = run(sys.argv[1:]); "
+    code += "print([s for s in open('/proc/self/status') if 'VmHWM' in s][0].split()[1])"
+    command = [sys.executable, "-c", code, "convert", str(llama), "-o", str(out)]
+    done = subprocess.run([*command, "--outtype", "q4_0"], capture_output=True, text=True)
+    assert done.returncode == 0 and out.is_file(), done.stderr
+    peak = 1024 * int(done.stdout.split()[-1])
+    assert peak < 3 * largest + 300 * MB
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of Linux")
+@pytest.mark.parametrize("megabytes", [100, 300])
+def test_too_little_memory(megabytes: int, llama: Path) -> None:
+    """One line, and nothing is left: be it numpy, a thread or the compiler that finds no room."""
+    large(llama)
+    done = run(llama, "-o", llama.parent / "out.gguf", "--outtype", "q8_0", limit=megabytes * MB)
+    assert done.returncode == 1
+    assert done.stderr.startswith("llamapy: not enough memory"), done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert os.listdir(llama.parent) == ["llama"]
+
+
 def test_as_a_person_sees_it(llama: Path) -> None:
     out = llama.parent / "out.gguf"
     planned = run(llama, "-o", out, "--dry-run", "--json")
