@@ -17,6 +17,7 @@ def head(
 
     scale multiplies them; softcap c makes them c * tanh(logits / c).
     """
+    x = g.scored(x)
     g.tap("result_norm", x)
     matrix = w.get("output.weight", p.n_embd, p.n_vocab)
     if matrix is None:

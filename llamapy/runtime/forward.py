@@ -49,6 +49,8 @@ def named(g: Step) -> dict[str, Tensor]:
 class Capture:
     """An observer that keeps the named results of the last ubatch. UsageError for unknown names."""
 
+    whole = False
+
     def __init__(self, names: Sequence[str]) -> None:
         self.names = list(dict.fromkeys(names))
         self.found: dict[str, Array] = {}

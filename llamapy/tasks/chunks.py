@@ -114,6 +114,8 @@ class Evaluator:
             n_outputs_max=n_ubatch,
             **options,
         )
+        observer = self.context.observer
+        self.whole = observer is not None and observer.whole
         self.clock = Clock()
         tokenizer = model.tokenizer
         self.bos = tokenizer.bos if tokenizer.add_bos else None
@@ -139,7 +141,9 @@ class Evaluator:
         position = np.arange(at, min(at + self.step, self.n_ctx), dtype=np.int32)
         scored = (position >= self.scored) & (position < self.n_ctx - 1)
         n_seq, n = len(some), len(position)
-        outputs = np.ones(n, np.bool_) if self.full else scored
+        outputs = np.ones(n, np.bool_) if self.full else scored.copy()
+        if self.whole and not outputs.any():
+            outputs[-1] = True  # without any output the last layer would not be computed
         logits = self.context.decode(
             Batch(
                 fed[:, position].ravel(),

@@ -41,6 +41,7 @@ class Collector:
     """An observer that sums up. process_output: the output's weights, too."""
 
     process_output: bool = False
+    whole: bool = True  # the last layer's products meet every row, whichever is scored
     sums: dict[str, _Sum] = field(default_factory=dict)
     _plans: dict[int, list[tuple[str, str, str, int]]] = field(default_factory=dict)
 
@@ -164,7 +165,7 @@ def collect(
         ids = text
     parts = cut(ids, n_ctx, chunks, skip=skip)
     collector, totals = Collector(process_output), Totals()
-    evaluator = Evaluator(model, n_ctx, full=True, observer=collector, **options)
+    evaluator = Evaluator(model, n_ctx, full=process_output, observer=collector, **options)
     interrupted, done = False, 0
 
     def so_far() -> Imatrix:

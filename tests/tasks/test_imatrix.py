@@ -110,6 +110,19 @@ def test_few_rows_are_not_collected(ids: Ids) -> None:
     assert all("exps" in name for name in found.entries)
 
 
+def test_every_row_counts_in_the_last_layer(ids: Ids) -> None:
+    """Also in parts of a chunk that hold nothing scored; only the head leaves rows out."""
+    tokens = ids(2 * 64).tolist()
+    whole = collect(tiny("llama"), tokens, n_ctx=64, threads=1)
+    parts = collect(tiny("llama"), tokens, n_ctx=64, threads=1, n_ubatch=16)
+    assert parts.ppl == pytest.approx(whole.ppl, rel=1e-3)
+    for name, entry in whole.imatrix.entries.items():
+        assert entry.counts.tolist() == parts.imatrix.entries[name].counts.tolist() == [128]
+        assert np.allclose(entry.sums, parts.imatrix.entries[name].sums, rtol=1e-2)
+    last = max(int(name.split(".")[1]) for name in whole.imatrix.entries)
+    assert f"blk.{last}.ffn_down.weight" in whole.imatrix.entries
+
+
 def test_the_output_on_request(ids: Ids) -> None:
     for name, weight in (("llama", "output.weight"), ("llama-tied", "token_embd.weight")):
         tokens = ids(40).tolist()
