@@ -34,7 +34,7 @@ def build(
     import numba
     from numba.core.compiler_lock import global_compiler_lock
 
-    with global_compiler_lock, _no_machine_code_of_parts():
+    with global_compiler_lock, _only_the_whole():
         dispatcher = numba.njit(**{**_OPTIONS, **options})(function)
         types = tuple(_type(kind) for kind in kinds)
         dispatcher.compile(types)
@@ -107,17 +107,23 @@ def _entry(context: Any, made: Any, result: str) -> Any:
 
 
 @contextmanager
-def _no_machine_code_of_parts() -> Iterator[None]:
-    """numba makes machine code of every function by itself; here only the whole is wanted, in
-    which they are already contained."""
-    from numba.core.codegen import JITCodeLibrary
+def _only_the_whole() -> Iterator[None]:
+    """numba makes machine code, wrappers for Python and an environment of every function by
+    itself; here they are all contained in the entry, and nothing else is called."""
+    from numba.core import codegen, cpu
 
-    kept = JITCodeLibrary.__dict__.get("_finalize_specific")
-    if kept is None:  # another version of numba: slower, but right
-        yield
-        return
-    JITCodeLibrary._finalize_specific = lambda self: None
+    kept = []
+    for owner, name in (
+        (codegen.JITCodeLibrary, "_finalize_specific"),
+        (codegen.JITCPUCodegen, "set_env"),
+        (cpu.CPUContext, "create_cpython_wrapper"),
+        (cpu.CPUContext, "create_cfunc_wrapper"),
+    ):
+        if name in vars(owner):  # in another version of numba it may be slower, but right
+            kept.append((owner, name, vars(owner)[name]))
+            setattr(owner, name, lambda *args, **more: None)
     try:
         yield
     finally:
-        JITCodeLibrary._finalize_specific = kept
+        for owner, name, value in kept:
+            setattr(owner, name, value)

@@ -70,16 +70,33 @@ class Compiled:
         types = tuple(map(type, args))
         entry = self._entries.get(types)
         if entry is None:
-            entry = self._entries[types] = self.entry(types)
+            entry = self.entry(types)
         return entry(*args)
 
     def entry(self, types: tuple[type, ...]) -> Callable[..., Any]:
         """The function to call with arguments of these Python types; without the GIL."""
-        kinds = tuple(_kind(t, self.__name__) for t in types)
-        call: Callable[..., Any] = load(self.function, kinds, self.options).call
-        if all(t in (int, float) for t in types):
-            return call
-        return lambda *args: call(*[a.item() if hasattr(a, "item") else a for a in args])
+        if types not in self._entries:
+            self._keep(types, load(self.function, _kinds(types, self.__name__), self.options))
+        return self._entries[types]
+
+    def load(self, *types: type) -> None:
+        """Load it for arguments of these Python types, compiled if need be."""
+        self.entry(types)
+
+    def load_kept(self, *types: type) -> bool:
+        """Load it if that needs no compiler; whether it is loaded now."""
+        if types not in self._entries:
+            kinds = _kinds(types, self.__name__)
+            code = _read(self.function, kinds, self.options)
+            if code is None:
+                return False
+            self._keep(types, store.Loaded(code, kinds))
+        return True
+
+    def _keep(self, types: tuple[type, ...], loaded: store.Loaded) -> None:
+        call: Callable[..., Any] = loaded.call
+        plain = all(t in (int, float) for t in types)
+        self._entries[types] = call if plain else lambda *args: call(*map(_plain, args))
 
 
 class ByType:
@@ -146,10 +163,19 @@ class Kernel:
         """Whether it is loaded in this process."""
         return (a, b) in self._made
 
-    def is_kept(self, a: str, b: str) -> bool:
-        """Whether it is loaded, or need only be read from the disk."""
-        kinds = _kernel_kinds(a, b)
-        return (a, b) in self._made or _read(self.function, kinds, {}) is not None
+    def load(self, a: str, b: str) -> None:
+        """Load it for these tensor types, compiled if need be."""
+        self.address(a, b)
+
+    def load_kept(self, a: str, b: str) -> bool:
+        """Load it if that needs no compiler; whether it is loaded now."""
+        if (a, b) not in self._made:
+            kinds = _kernel_kinds(a, b)
+            code = _read(self.function, kinds, {})
+            if code is None:
+                return False
+            self._made[a, b] = store.Loaded(code, kinds)
+        return True
 
     def address(self, a: str = "", b: str = "") -> int:
         """The address of the kernel for types `a` and `b`, compiled (or read from the disk) if
@@ -205,13 +231,21 @@ def _kernel_kinds(a: str, b: str) -> tuple[str, ...]:
     return ("i64", "i64", "i64", "i64", f"={a}", f"={b}")
 
 
-def _kind(t: type, name: str) -> str:
-    kind = _KINDS.get(t.__name__)
-    if kind is None and t.__module__ == "numpy" and t.__name__.startswith(("int", "uint")):
-        kind = "i64"
-    if kind is None:
-        raise TypeError(f"{name} takes numbers, not {t.__name__}: pass the address of an array")
-    return kind
+def _kinds(types: tuple[type, ...], name: str) -> tuple[str, ...]:
+    found = []
+    for t in types:
+        kind = _KINDS.get(t.__name__)
+        if kind is None and t.__module__ == "numpy" and t.__name__.startswith(("int", "uint")):
+            kind = "i64"
+        if kind is None:
+            raise TypeError(f"{name} takes numbers, not {t.__name__}: pass the address of an array")
+        found.append(kind)
+    return tuple(found)
+
+
+def _plain(number: Any) -> Any:
+    """A number of numpy as one of Python, which is all that ctypes takes."""
+    return number.item() if hasattr(number, "item") else number
 
 
 def link(function: Callable[..., Any]) -> FunctionType:

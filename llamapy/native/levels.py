@@ -61,7 +61,7 @@ def _amx_permitted() -> bool:
 
     if platform.system() != "Linux":
         return False
-    return ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
+    return bool(ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0)
 
 
 @cache

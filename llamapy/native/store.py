@@ -102,6 +102,8 @@ def loadable(code: Code) -> bool:
     import llvmlite.binding as llvm
 
     _machine()
+    if not _engines:  # the first engine makes the names of this process known
+        _engines.append(llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine()))
     return all(llvm.address_of_symbol(name) for name in code.outside)
 
 

@@ -12,12 +12,14 @@ import numpy as np
 from llamapy.backend.backend import Backend, BufferType, Program, aligned
 from llamapy.backend.cpu import record, sync
 from llamapy.backend.cpu.step import Machine, Step, plan
-from llamapy.backend.cpu.threads import Pool, choose
+from llamapy.backend.cpu.threads import Pool, budget, choose
 from llamapy.core.errors import Aborted
 from llamapy.graph.tensor import Tensor
+from llamapy.native import crew
 
 HOST = BufferType("cpu")
 
+_WALK = (int,) * 5  # what Python calls the walk with
 CompileHook = Callable[[str, int, int], None]
 
 
@@ -98,18 +100,22 @@ class CpuProgram(Program):
             row[record.PRIVATE] = self._private.ctypes.data
             row[record.PRIVATE_BYTES] = private
         self.records[:n, record.BARRIER] = _barriers(self.steps)
-        self._walk = sync.walk.entry((int,) * 5)
+        self._walk = sync.walk.entry(_WALK)
 
     def _compile_kernels(self) -> None:
-        wanted = {(id(s.kernel), s.types): s for s in self.steps if not s.kernel.is_ready(*s.types)}
-        for done, step in enumerate(wanted.values()):
-            if self.device.on_compile is not None:
-                self.device.on_compile(
-                    f"{step.kernel.__name__} {step.types[0]}".strip(), done, len(wanted)
-                )
-            _address(step)
-        if wanted and self.device.on_compile is not None:
-            self.device.on_compile("", len(wanted), len(wanted))
+        """Load the kernels of all steps; those that no earlier process compiled are compiled."""
+        wanted: list[crew.Wanted] = [(sync.walk, _WALK)]
+        wanted += {(id(s.kernel), s.types): (s.kernel, s.types) for s in self.steps}.values()
+        missing = [one for one in wanted if not one[0].load_kept(*one[1])]
+        if not missing:
+            return
+        total, hook = len(missing), self.device.on_compile or (lambda *_: None)
+        hook(missing[0][0].__name__, 0, total)
+        crew.build(missing, budget(), lambda name, done: hook(name, min(done, total - 1), total))
+        for what, types in missing:
+            hook(what.__name__, total - 1, total)
+            what.load(*types)
+        hook("", total, total)
 
     def run(self) -> None:
         self._counters[:] = 0
