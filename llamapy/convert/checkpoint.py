@@ -85,7 +85,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_JSON:
             raise FileFormatError(path, f"has {path.stat().st_size} bytes")
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_bytes())
     except OSError as error:
         raise FileFormatError(path, f"cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

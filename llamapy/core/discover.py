@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 from types import ModuleType
 
@@ -15,9 +16,14 @@ def names(package: str) -> list[str]:
 
 def load(package: str, name: str) -> ModuleType:
     """Import `package.name`. KeyError if there is no such file."""
-    if name not in names(package):
+    if not name.isidentifier() or name.startswith("_") or not _is_there(package, name):
         raise KeyError(name)
     return importlib.import_module(f"{package}.{name}")
+
+
+def _is_there(package: str, name: str) -> bool:
+    """Whether there is such a module, without listing the others."""
+    return importlib.util.find_spec(f"{package}.{name}") is not None
 
 
 def load_all(package: str) -> dict[str, ModuleType]:

@@ -64,6 +64,9 @@ _FROM_NUMPY = {
 }
 
 
+_KEEP = "surrogateescape"  # what is not UTF-8 comes back as it was
+
+
 def is_number(kind: ValueType) -> bool:
     """Whether values of this type have a fixed size (numbers and booleans)."""
     return _SIZE[kind] > 0
@@ -76,12 +79,12 @@ def dtype(kind: ValueType, endian: str) -> np.dtype[Any]:
 
 def to_text(raw: bytes) -> str:
     """Bytes of a file to str. What is not UTF-8 becomes lone surrogates, so nothing is lost."""
-    return raw.decode("utf-8", "surrogateescape")
+    return raw.decode("utf-8", _KEEP)
 
 
 def to_bytes(text: str) -> bytes:
     """The inverse of to_text."""
-    return text.encode("utf-8", "surrogateescape")
+    return text.encode("utf-8", _KEEP)
 
 
 def unpack(kind: ValueType, raw: bytes, endian: str) -> Scalar:
@@ -182,7 +185,12 @@ def encode(value: Any, kind: ValueType, element: ValueType | None, endian: str) 
 def _encode_strings(items: Sequence[Any], endian: str) -> bytes:
     """Strings one after the other; a vocabulary has hundreds of thousands of short ones."""
     length = struct.Struct(endian + "Q").pack
-    raw = [item if type(item) is bytes else _raw(item) for item in items]
+    try:
+        raw = [item.encode("utf-8", _KEEP) if type(item) is str else item for item in items]
+    except UnicodeEncodeError:
+        raw = list(items)
+    if {*map(type, raw)} != {bytes}:
+        raw = [_raw(item) for item in items]
     if max(map(len, raw), default=0) > limits.MAX_STRING:
         raise _too_long(max(map(len, raw)))
     return b"".join(chain.from_iterable(zip(map(length, map(len, raw)), raw)))

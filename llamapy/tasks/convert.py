@@ -37,6 +37,7 @@ StrPath = str | os.PathLike[str]
 
 QUANTIZATION_VERSION = 2  # GGML_QUANT_VERSION
 PLAIN = ("f32", "f16", "bf16")
+AHEAD = 3  # pieces
 
 
 @dataclass(frozen=True)
@@ -203,19 +204,16 @@ def run(job: Job, *, on_done: Callable[[int], None] | None = None) -> list[str]:
 
 
 class _Ahead:
-    """The data of all tensors, made in order by threads that are a few pieces ahead of the writer.
+    """The data of all tensors, made in order by a thread that is a few pieces ahead of the writer.
 
-    Plain numbers are made a piece a thread; quantizing shares the rows of a piece by itself.
+    More threads would only wait for each other between numpy's short steps; quantizing has its own.
     """
 
     def __init__(self, job: Job) -> None:
-        kinds = job.chosen.kinds
-        plain = all(kind in PLAIN for kind in kinds.values())
-        n_workers = job.options.threads if plain else 1
-        self._pool = ThreadPoolExecutor(n_workers, thread_name_prefix="llamapy-convert")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="llamapy-convert")
         self._given = ((one, rows) for one in job.tensors for rows in one.pieces())
         self._made: deque[tuple[str, Future[Array]]] = deque()
-        self._kinds, self._threads, self._most = kinds, job.options.threads, n_workers + 1
+        self._kinds, self._threads = job.chosen.kinds, job.options.threads
 
     def of(self, name: str) -> Iterator[Array]:
         """The pieces of a tensor. To be asked in the order of the file."""
@@ -225,7 +223,7 @@ class _Ahead:
             self._fill()
 
     def _fill(self) -> None:
-        while len(self._made) < self._most and (given := next(self._given, None)):
+        while len(self._made) < AHEAD and (given := next(self._given, None)):
             one, rows = given
             made = self._pool.submit(encoded, one, rows, self._kinds[one.name], self._threads)
             self._made.append((one.name, made))
