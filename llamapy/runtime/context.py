@@ -17,7 +17,7 @@ from llamapy.backend.backend import Backend, view
 from llamapy.core.errors import Aborted, BatchError, ContextFullError, UsageError
 from llamapy.core.log import log
 from llamapy.engine import Engine, Execution
-from llamapy.graph import Builder, Tensor
+from llamapy.graph import Builder, Graph, Tensor
 from llamapy.nn.cache import Layer
 from llamapy.nn.step import Step
 from llamapy.runtime import backends
@@ -230,6 +230,11 @@ class Context:
         if len(self._compiled) > KEPT:
             self._compiled.popitem(last=False)
         return made
+
+    def graph(self, n_tokens: int) -> Graph:
+        """The graph of a ubatch of so many tokens, for looking at: it has no memory."""
+        n_tokens = min(n_tokens, self.n_ubatch)
+        return self._record(n_tokens, 1, self.memory.worst())[0].graph
 
     def prepare(self) -> None:
         """Compile what decoding one token more will need, so that no pause falls into an answer."""

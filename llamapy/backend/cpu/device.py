@@ -54,6 +54,14 @@ class CPU(Backend):
         return kind.host and kind.name in ("cpu", "mapped")
 
     def compile(self, nodes: Sequence[Tensor]) -> CpuProgram:
+        return CpuProgram(self, self._steps(nodes))
+
+    def wanted(self, nodes: Sequence[Tensor]) -> list[crew.Wanted]:
+        """The compiled functions that these nodes need, each once."""
+        can = [node for node in nodes if self.supports_op(node)]
+        return _functions(self._steps(can))
+
+    def _steps(self, nodes: Sequence[Tensor]) -> list[Step]:
         steps: list[Step] = []
         for node in nodes:
             if node.op is None or not node.op.computes or node.n_elements == 0:
@@ -64,7 +72,7 @@ class CPU(Backend):
                 step.name = step.name or node.name or _label(node)
                 step.op, step.source = node.op.name, (node.src or (node,))[0].kind.name
             steps += planned
-        return CpuProgram(self, steps)
+        return steps
 
     def abort(self) -> None:
         """Make the program that runs now end soon; its `run` raises Aborted. May be called from
@@ -104,9 +112,7 @@ class CpuProgram(Program):
 
     def _compile_kernels(self) -> None:
         """Load the kernels of all steps; those that no earlier process compiled are compiled."""
-        wanted: list[crew.Wanted] = [(sync.walk, _WALK)]
-        wanted += {(id(s.kernel), s.types): (s.kernel, s.types) for s in self.steps}.values()
-        missing = [one for one in wanted if not one[0].load_kept(*one[1])]
+        missing = [one for one in _functions(self.steps) if not one[0].load_kept(*one[1])]
         if not missing:
             return
         total, hook = len(missing), self.device.on_compile or (lambda *_: None)
@@ -144,6 +150,11 @@ class CpuProgram(Program):
 
     def stop(self) -> None:
         self._sync[sync.STOP // 8] = 1
+
+
+def _functions(steps: Sequence[Step]) -> list[crew.Wanted]:
+    kernels = {(id(s.kernel), s.types): (s.kernel, s.types) for s in steps}
+    return [(sync.walk, _WALK), *kernels.values()]
 
 
 def _label(node: Tensor) -> str:
