@@ -145,19 +145,29 @@ def _checked(path: str | os.PathLike[str], name: str, value: Any, kind: type) ->
 
 
 def positionals(
-    source: str | os.PathLike[str], rest: Sequence[str], named: str, keep_split: bool
+    source: str | os.PathLike[str],
+    rest: Sequence[str],
+    named: str,
+    keep_split: bool,
+    *,
+    default: str = "",
+    by_size: bool = False,
 ) -> tuple[str, str, int]:
     """Output, file type and threads from what follows the input: [OUT] [TYPE] [THREADS].
 
     As in llama-quantize the output may be left out, unless `named`, the type of --type, is given:
-    then the first word is the output.
+    then the first word is the output. default: a type if the words name none. by_size: `named`
+    stands for a size, beside which there is no type.
     """
     words = list(rest)
     target = words.pop(0) if words and (named or not file_types.find(words[0])) else ""
     given = words.pop(0) if words and not (named and words[0].isdigit()) else ""
     counted = words.pop(0) if words else "0"
+    if by_size and file_types.find(given):
+        raise UsageError("--target-bpw, --target-size and a file type do not go together")
     if words or not counted.isdigit():
         raise UsageError(f"{(words or [counted])[-1]!r} is one argument too many")
+    given = given or ("" if named else default)
     if not (given or named):
         raise UsageError("no file type is given", hint="such as q4_k_m, after the output")
     found = file_types.parse(given or named)

@@ -50,11 +50,19 @@ def main(
         no_fallback=no_fallback,
         allow_requantize=allow_requantize,
     )
+    default = ""
     if recipe:
         found = recipes.recipe(recipe, choices)
-        choices, type = found.choices, type or found.file_type
+        choices, default = found.choices, found.file_type
     size = quantize_table.Size.of(target_bpw, target_size, type)
-    target, wanted, counted = recipes.positionals(source, rest or [], type or size.base, keep_split)
+    target, wanted, counted = recipes.positionals(
+        source,
+        rest or [],
+        type or size.base,
+        keep_split,
+        default=default,
+        by_size=bool(size.base),
+    )
     options = quantize.Options(
         choices=choices,
         imatrix=imatrix,
