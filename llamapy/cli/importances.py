@@ -12,6 +12,7 @@ from llamapy.cli.kernels import compiling
 from llamapy.cli.running import open_model
 from llamapy.core.errors import OutputError, UsageError
 from llamapy.tasks import importance
+from llamapy.tasks.collect import Collected
 from llamapy.tasks.imatrix_stats import compare, statistics
 from llamapy.tasks.importance import Imatrix
 
@@ -83,19 +84,26 @@ def collect(
     path = target.write(found.imatrix)
     n = found.imatrix.chunk_count
     if found.interrupted:
-        console.warn(f"interrupted: {path} holds what {n} chunks gave")
+        console.warn(f"{path} holds what {n} chunks gave")
     for name, entry in found.imatrix.entries.items():
         if entry.unseen:
             console.warn(f"{name}: no token reached experts {_list(entry.unseen)}")
+    _say(found, path, as_json=as_json)
+    if found.interrupted:
+        raise KeyboardInterrupt  # the exit code says that it was not the whole text
+
+
+def _say(found: Collected, path: Path, *, as_json: bool) -> None:
+    n, n_entries = found.imatrix.chunk_count, len(found.imatrix.entries)
     if as_json:
         console.json(
-            {"path": path, "chunks": n, "entries": len(found.imatrix.entries)}
+            {"path": path, "chunks": n, "entries": n_entries}
             | {"ppl": found.ppl, "ppl_err": found.ppl_err, "interrupted": found.interrupted}
         )
         return
     if found.ppl:
         console.out.print(f"Final estimate: PPL = {found.ppl:.4f} +/- {found.ppl_err:.5f}")
-    console.out.print(f"{path}: {len(found.imatrix.entries)} weights, {n} chunks", soft_wrap=True)
+    console.out.print(f"{path}: {n_entries} weights, {n} chunks", soft_wrap=True)
 
 
 def _save(target: Target, imatrix: Imatrix, done: int) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -152,6 +153,27 @@ def test_an_interruption_keeps_what_there_is(ids: Ids) -> None:
     want = collect(tiny("llama"), ids(200).tolist(), chunks=2, **options).imatrix
     for name, entry in want.entries.items():
         assert np.allclose(found.imatrix.entries[name].sums, entry.sums, rtol=1e-6)
+
+
+def test_the_command_keeps_what_there_is_and_exits_with_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*args: Any, on_chunk: object, **options: Any) -> task.Collected:
+        def stop(chunk: Any, total: int) -> None:
+            if chunk.number == 2:
+                raise KeyboardInterrupt
+
+        return whole(*args, on_chunk=stop, **options)
+
+    whole = task.collect
+    monkeypatch.setattr(task, "collect", interrupted)
+    text, out = tmp_path / "text.txt", tmp_path / "i.gguf"
+    text.write_text(text_of(300))
+    command = ["imatrix", "-m", str(TINY / "llama.gguf"), "-f", str(text), "-o", str(out)]
+    assert run([*command, "-c", "20", "-ub", "20", "-t", "1"]) == 130
+    assert importance.read(out).chunk_count == 2
+    err = capfd.readouterr().err
+    assert "holds what 2 chunks gave" in err and "Traceback" not in err
 
 
 def test_collecting_goes_on_from_files(ids: Ids) -> None:
