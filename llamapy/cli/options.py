@@ -12,6 +12,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from llamapy.core.errors import UsageError
+
 
 class OnOffAuto(StrEnum):
     """Something that is on, off, or as fits."""
@@ -24,6 +26,9 @@ class OnOffAuto(StrEnum):
 ModelPath = Annotated[
     Path | None,
     Option("-m", "--model", metavar="FILE", help="GGUF model; without it SmolLM2-135M-Instruct."),
+]
+HfRepo = Annotated[
+    str, Option("-hf", "--hf-repo", metavar="USER/REPO[:TYPE]", help="Model from the hub, for -m.")
 ]
 GgufFile = Annotated[Path, Argument(metavar="FILE", help="GGUF file (the first, if it is split).")]
 Prompt = Annotated[str | None, Option("-p", "--prompt", metavar="TEXT", help="The prompt.")]
@@ -72,3 +77,14 @@ Device = Annotated[
 ]
 NoMmap = Annotated[bool, Option("--no-mmap", help="Read the file instead of mapping it.")]
 NoRepack = Annotated[bool, Option("--no-repack", help="Leave weights in the layout of the file.")]
+
+
+def model_of(path: Path | None, hf_repo: str) -> Path | None:
+    """The model of -m or -hf; None if neither is given. UsageError if both are."""
+    if not hf_repo:
+        return path
+    if path is not None:
+        raise UsageError("-m and -hf do not go together")
+    from llamapy.tasks import hub
+
+    return hub.file(hf_repo)

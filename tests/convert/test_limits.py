@@ -1,4 +1,4 @@
-"""The command as a process: in little memory, without torch, and from a stand-in of the hub."""
+"""The command as a process: in little memory, and as a person sees it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import os
 import resource
 import subprocess
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from llamapy.core.errors import FetchError, UsageError
-from llamapy.tasks import hub
 from tests.convert import folders
 
 LLAMAPY = [sys.executable, "-m", "llamapy", "convert"]
@@ -119,62 +116,3 @@ def test_as_a_person_sees_it(llama: Path) -> None:
     broken = run(llama, "-o", out, "--force")
     assert broken.returncode == 1
     assert len(broken.stderr.strip().splitlines()) == 1 and "Traceback" not in broken.stderr
-
-
-class Hub:
-    """A stand-in for huggingface_hub: a repository is a folder here."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.asked = root, []
-        self.module = types.ModuleType("huggingface_hub")
-        self.errors = types.ModuleType("huggingface_hub.errors")
-        for name in ("HfHubHTTPError", "HFValidationError", "LocalEntryNotFoundError"):
-            setattr(self.errors, name, type(name, (Exception,), {}))
-        self.module.snapshot_download = self.snapshot_download  # type: ignore[attr-defined]
-
-    def snapshot_download(self, repo: str, *, allow_patterns: list[str]) -> str:
-        self.asked.append((repo, allow_patterns))
-        folder = self.root / repo.replace("/", "--")
-        if not folder.is_dir():
-            raise self.errors.HfHubHTTPError(f"404: {repo}\nmore lines")
-        return str(folder)
-
-
-@pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    made = Hub(tmp_path)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", made.module)
-    monkeypatch.setitem(sys.modules, "huggingface_hub.errors", made.errors)
-    return made
-
-
-def test_hub(stand_in: Hub, tmp_path: Path) -> None:
-    from llamapy.cli.main import run as cli
-
-    folders.assemble("llama", tmp_path).rename(tmp_path / "me--tiny")
-    out = tmp_path / "out.gguf"
-    assert cli(["convert", "-hf", "me/tiny", "-o", str(out)]) == 0
-    assert out.is_file()
-    (asked,) = stand_in.asked
-    assert asked[0] == "me/tiny" and not any("bin" in pattern for pattern in asked[1])
-
-
-def test_hub_errors(stand_in: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(FetchError, match=r"no/such: 404: no/such \("):
-        hub.folder("", "no/such")
-    for given in (("", ""), ("a", "b/c")):
-        with pytest.raises(UsageError):
-            hub.folder(*given)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(FetchError, match=r"llamapy\[hub\]"):
-        hub.folder("", "no/such")
-
-
-def test_hub_files(stand_in: Hub, tmp_path: Path) -> None:
-    folder = tmp_path / "me--ggufs"
-    folder.mkdir()
-    for name in ("m-Q8_0.gguf", "m-Q4_K_M.gguf", "readme.md"):
-        (folder / name).write_bytes(b"")
-    assert Path(hub.file("me/ggufs")).name == "m-Q4_K_M.gguf"
-    hub.file("me/ggufs:Q8_0")
-    assert stand_in.asked[-1][1] == ["*Q8_0*.gguf"]

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from typer import Option
 
+from llamapy.cli import options
+
 Models = Annotated[
     list[Path] | None,
     Option("-m", "--model", metavar="FILE", help="GGUF model (repeatable); else SmolLM2."),
@@ -37,6 +39,7 @@ TraceFile = Annotated[
 
 def main(
     model: Models = None,
+    hf_repo: options.HfRepo = "",
     n_prompt: Prompts = "512",
     n_gen: Gens = "128",
     pg: Pairs = None,
@@ -60,8 +63,9 @@ def main(
     from llamapy.cli import benching
     from llamapy.tasks import bench
 
+    fetched = options.model_of(None, hf_repo)
     wanted = bench.cases(
-        benching.models(model),
+        benching.models([*(model or []), *([fetched] if fetched else [])]),
         n_prompt=bench.numbers(n_prompt),
         n_gen=bench.numbers(n_gen),
         pairs=[bench.pair(text) for text in pg or ()],

@@ -42,6 +42,7 @@ Out = Annotated[
 
 def main(
     model: options.ModelPath = None,
+    hf_repo: options.HfRepo = "",
     prompt: Prompts = None,
     file: Lines = None,
     pooling: Pooling = "",
@@ -53,7 +54,7 @@ def main(
     json: options.Json = False,
 ) -> None:
     """Print a vector for each text."""
-    if model is None:
+    if model is None and not hf_repo:
         raise UsageError("embed needs a model", hint="-m FILE.gguf")
     texts = [*(prompt or []), *(_lines(file) if file else [])]
     if not texts:
@@ -61,12 +62,14 @@ def main(
     chosen = Format.json if json else output_format
     if (chosen is Format.npy) != (output is not None):
         raise UsageError("--output-format npy and -o FILE go together")
+    from llamapy.runtime import sources
     from llamapy.runtime.model import Model
     from llamapy.tasks import embed
 
+    found = sources.resolve(options.model_of(model, hf_repo))
     with console.progress("texts", len(texts)) as tick:
         vectors = embed.embed(
-            Model(model),
+            Model(found),
             texts,
             pooling=pooling,
             normalize=normalize,

@@ -37,6 +37,7 @@ NoPpl = Annotated[bool, Option("--no-ppl", help="Do not measure perplexity, too.
 def main(
     words: Words = None,
     model: options.ModelPath = None,
+    hf_repo: options.HfRepo = "",
     file: Texts = None,
     output: Out = None,
     output_format: Format = "",
@@ -61,7 +62,7 @@ def main(
         importances.tool(words or ["merge"], in_file or [], target, as_json=json)
         return
     importances.collect(
-        model,
+        options.model_of(model, hf_repo),
         file or [],
         target,
         before=in_file or [],

@@ -19,6 +19,7 @@ File = Annotated[
 
 def main(
     model: options.ModelPath = None,
+    hf_repo: options.HfRepo = "",
     prompt: options.Prompt = None,
     file: File = None,
     top_k: TopK = 0,
@@ -34,7 +35,7 @@ def main(
     from llamapy.core.errors import UsageError
     from llamapy.runtime.logprobs import logprobs
 
-    opened = open_model(model)
+    opened = open_model(options.model_of(model, hf_repo))
     text = texts.prompt_of(prompt, file, escapes=True)
     if text is None:
         raise UsageError("a text is missing", hint="-p TEXT, -f FILE or piped in")

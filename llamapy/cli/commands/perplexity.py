@@ -45,6 +45,7 @@ PerByte = Annotated[bool, Option("--per-byte", help="Figures by byte, too.")]
 def main(
     texts: Texts = None,
     model: options.ModelPath = None,
+    hf_repo: options.HfRepo = "",
     file: Files = None,
     ctx_size: Ctx = 512,
     batch: NBatch = 0,
@@ -73,6 +74,7 @@ def main(
     from llamapy.cli.running import open_model
     from llamapy.core.errors import UsageError
 
+    model = options.model_of(model, hf_repo)
     with compiling() as hook:
         context: dict[str, Any] = {
             "n_batch": batch,

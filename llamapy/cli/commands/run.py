@@ -33,6 +33,7 @@ Bos = Annotated[bool, Option("--bos/--no-bos", help="With --raw: begin as the mo
 
 def main(
     model: options.ModelPath = None,
+    hf_repo: options.HfRepo = "",
     prompt: options.Prompt = None,
     file: options.PromptFile = None,
     predict: options.Predict = -1,
@@ -71,7 +72,11 @@ def main(
     from llamapy.cli import running
 
     opened = running.open_model(
-        model, mmap=not no_mmap, repack=not no_repack, n_gpu_layers=ngl, device=device or None
+        options.model_of(model, hf_repo),
+        mmap=not no_mmap,
+        repack=not no_repack,
+        n_gpu_layers=ngl,
+        device=device or None,
     )
     run = running.Run(
         opened,

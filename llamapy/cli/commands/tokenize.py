@@ -27,6 +27,7 @@ Pre = Annotated[
 
 def main(
     model: options.ModelPath = None,
+    hf_repo: options.HfRepo = "",
     prompt: options.Prompt = None,
     file: options.PromptFile = None,
     stdin: Stdin = False,
@@ -53,7 +54,7 @@ def main(
     from llamapy.tasks.tokenize import open_tokenizer, parse_ids
 
     with console.progress("fetching the model", unit="B") as tick:
-        path = sources.resolve(model, tick)
+        path = sources.resolve(options.model_of(model, hf_repo), tick)
     tokenizer = open_tokenizer(path, pre)
     parse = not no_parse_special
     if decode:
