@@ -28,7 +28,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from record_archs_cases import CASES, Case
+from record_archs_cases import CASES, Case, with_alibi
 from record_archs_tokenizers import PRE, make_tokenizers
 
 ROOT = Path(__file__).parents[1] / "fixtures" / "archs"
@@ -45,7 +45,7 @@ def main() -> int:
     args = parser.parse_args()
     sys.path[:0] = [str(args.llama_cpp), str(args.llama_cpp / "gguf-py")]
     ROOT.mkdir(parents=True, exist_ok=True)
-    make_tokenizers(ROOT / "tokenizers")
+    make_tokenizers(ROOT / "tokenizers", keep=bool(args.only))
     for name, case in CASES.items():
         if not args.only or name in args.only:
             record(name, case, args.keep)
@@ -123,7 +123,8 @@ def compute(model: Any, case: Case, n_vocab: int) -> dict[str, Any]:
         for ending, n in (("", N_TOKENS), ("_short", N_SHORT)):
             if ending and "short" not in case.flags:
                 continue
-            out = model(torch.tensor(ids[None, :n]))
+            more = with_alibi(model, n) if "alibi" in case.flags else {}
+            out = model(torch.tensor(ids[None, :n]), **more)
             values = out.last_hidden_state if case.encoder else out.logits
             values = values[0].float().numpy()
             columns = np.arange(0, values.shape[1], 1 if case.encoder else 3)

@@ -24,7 +24,8 @@ MOE: dict[str, Any] = {"moe_intermediate_size": 32, "num_experts": 4, "num_exper
 class Case:
     """kind, sizes  transformers' prefix of the classes ("Llama"), fields of the configuration
     model   another class than KindForCausalLM
-    flags   "short": compute fewer tokens too; "gpt2": matrices lie on their side; "no upstream"
+    flags   "short": compute fewer tokens too; "gpt2": matrices lie on their side; "no upstream";
+            "no pooler": its class has none that could be left out; "alibi": see with_alibi
     """
 
     kind: str
@@ -43,7 +44,8 @@ class Case:
 
         config = getattr(transformers, f"{self.kind}Config")(vocab_size=n_vocab, **self.sizes)
         made = getattr(transformers, self.model or f"{self.kind}ForCausalLM")
-        return made(config, **({"add_pooling_layer": False} if self.encoder else {}))
+        headless = self.encoder and "no pooler" not in self.flags
+        return made(config, **({"add_pooling_layer": False} if headless else {}))
 
     def save(self, model: Any, folder: Path, dtype: Any) -> None:
         """As transformers saves it, in 16 bits; then what the case changes."""
@@ -78,6 +80,29 @@ def as_baichuan(folder: Path, model: Any) -> None:
         state[f"{where}W_pack.weight"] = torch.cat(parts)
     save_file(state, path)
     set_config(folder, architectures=["BaichuanForCausalLM"], model_type="baichuan")
+
+
+def with_alibi(model: Any, n_tokens: int) -> dict[str, Any]:
+    """Arguments that make a Llama of Baichuan-13B: no rotation, a bias by distance in each head.
+
+    Slopes: ALiBi's rule (Press and others, 2021), for numbers of heads that are no power of two
+    too; Baichuan's own class is remote code.
+    """
+    import torch
+
+    def turned(x: Any, position_ids: Any = None, **_: Any) -> tuple[Any, Any]:
+        one = torch.ones(1, x.shape[1], model.config.head_dim)
+        return one, torch.zeros_like(one)
+
+    model.model.rotary_emb.forward = turned
+    n_head = model.config.num_attention_heads
+    power = 1 << (n_head.bit_length() - 1)
+    slopes = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
+    slopes += [2.0 ** (-4.0 * (2 * i + 1) / power) for i in range(n_head - power)]
+    near = torch.arange(n_tokens)[None, :] - torch.arange(n_tokens)[:, None]  # at most 0 if seen
+    seen = torch.where(near > 0, float("-inf"), near.float())
+    bias = torch.tensor(slopes)[:, None, None] * near.clamp(max=0).float()
+    return {"attention_mask": torch.where(seen == float("-inf"), float("-inf"), bias)[None]}
 
 
 def with_pooling(folder: Path, model: Any) -> None:
@@ -161,6 +186,11 @@ MLA: dict[str, Any] = {
     "num_experts_per_tok": 2,
 }
 BERT = {k: v for k, v in BASE.items() if k != "num_key_value_heads"}
+ROBERTA = BERT | {"max_position_embeddings": 130, "type_vocab_size": 1, "pad_token_id": 1}
+ROBERTA |= {"bos_token_id": 0, "eos_token_id": 2, "layer_norm_eps": 1e-5}
+# 40 layers are what tells the 13B model from the 7B one.
+ALIBI = BASE | {"hidden_size": 24, "intermediate_size": 24, "num_hidden_layers": 40}
+ALIBI |= {"num_attention_heads": 3, "num_key_value_heads": 3}
 
 CASES: dict[str, Case] = {
     "llama": Case("Llama", BASE | LLAMA3, "bpe-llama3"),
@@ -220,7 +250,22 @@ CASES: dict[str, Case] = {
         ),
         rewrite=with_scoring,
     ),
+    "baichuan-13b": Case(
+        "Llama", ALIBI, "spm", flags=("no upstream", "alibi"), rewrite=as_baichuan
+    ),
     "bert": Case("Bert", BERT, "wordpiece", model="BertModel", encoder=True, rewrite=with_pooling),
+    "bert-distilled": Case(
+        "DistilBert",
+        {"dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 128},
+        "wordpiece",
+        model="DistilBertModel",
+        encoder=True,
+        flags=("no pooler",),
+    ),
+    "bert-roberta": Case("Roberta", ROBERTA, "bpe-roberta", model="RobertaModel", encoder=True),
+    "bert-xlm-roberta": Case(
+        "XLMRoberta", ROBERTA, "unigram", model="XLMRobertaModel", encoder=True
+    ),
     "nomic-bert": Case(
         "NomicBert",
         BERT | rope("default", 1000.0),

@@ -1,10 +1,13 @@
-"""The small tokenizers of fixtures/archs: byte-level BPE of two kinds, sentencepiece, WordPiece."""
+"""The small tokenizers of fixtures/archs: byte-level BPE of three kinds, sentencepiece, WordPiece,
+Unigram."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +22,29 @@ LLAMA3 = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 PRE = {"bpe": "gpt-2", "bpe-llama3": "llama-bpe", "spm": "default", "wordpiece": "default"}
+PRE |= {"bpe-roberta": "gpt-2", "unigram": "default"}
 TEMPLATE = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] }}{% endfor %}"
 
 
-def make_tokenizers(folder: Path) -> None:
-    """Write a folder for each, and sizes.json."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    sizes = {
-        "bpe": _bpe(folder / "bpe", llama3=False),
-        "bpe-llama3": _bpe(folder / "bpe-llama3", llama3=True),
-        "spm": _spm(folder / "spm"),
-        "wordpiece": _wordpiece(folder / "wordpiece"),
+def make_tokenizers(folder: Path, *, keep: bool) -> None:
+    """Write a folder for each, and sizes.json. Some come out otherwise each time: `keep` leaves
+    those that are there."""
+    known = folder / "sizes.json"
+    sizes: dict[str, int] = json.loads(known.read_text()) if keep and known.is_file() else {}
+    makers: dict[str, Callable[[Path], int]] = {
+        "bpe": partial(_bpe, llama3=False),
+        "bpe-llama3": partial(_bpe, llama3=True),
+        "spm": _spm,
+        "wordpiece": _wordpiece,
+        "bpe-roberta": _roberta,
+        "unigram": _unigram,
     }
-    (folder / "sizes.json").write_text(json.dumps(sizes) + "\n")
+    for name, make in makers.items():
+        if name not in sizes:
+            shutil.rmtree(folder / name, ignore_errors=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            sizes[name] = make(folder / name)
+    known.write_text(json.dumps(sizes) + "\n")
 
 
 def _write(folder: Path, config: dict[str, Any]) -> None:
@@ -151,3 +163,80 @@ def _wordpiece(folder: Path) -> int:
     config: dict[str, Any] = {f"{name}_token": text for name, text in zip(names, ends)}
     _write(folder, config | {"do_lower_case": True, "tokenizer_class": "BertTokenizer"})
     return tokenizer.get_vocab_size() + 2
+
+
+ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # with their ids
+
+
+def _roberta(folder: Path) -> int:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=270,
+        special_tokens=ROBERTA,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([TEXT], trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    return _save_roberta(tokenizer, folder, "RobertaTokenizer")
+
+
+def _unigram(folder: Path) -> int:
+    from tokenizers import (
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
+
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Precompiled(_charsmap())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=120, special_tokens=ROBERTA, unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator([TEXT], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
+    )
+    return _save_roberta(tokenizer, folder, "XLMRobertaTokenizer")
+
+
+def _charsmap() -> bytes:
+    """A compiled map of two characters to their plain forms, as sentencepiece makes it."""
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2
+
+    with tempfile.TemporaryDirectory() as temporary:
+        source, rules = Path(temporary) / "text.txt", Path(temporary) / "rules.tsv"
+        source.write_text(TEXT)
+        rules.write_text("FB01\t66 69\nFB02\t66 6C\n")
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(source),
+            model_prefix=str(Path(temporary) / "spm"),
+            vocab_size=60,
+            normalization_rule_tsv=str(rules),
+            minloglevel=2,
+        )
+        model = sentencepiece_model_pb2.ModelProto()
+        model.ParseFromString((Path(temporary) / "spm.model").read_bytes())
+    return bytes(model.normalizer_spec.precompiled_charsmap)
+
+
+def _save_roberta(tokenizer: Any, folder: Path, kind: str) -> int:
+    folder.mkdir()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config: dict[str, Any] = {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>"}
+    config |= {"sep_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    _write(folder, config | {"mask_token": "<mask>", "tokenizer_class": kind})
+    return int(tokenizer.get_vocab_size()) + 2

@@ -127,7 +127,11 @@ def identify(tokenizer: Mapping[str, Any], config: Mapping[str, Any], ids: Ids, 
         if seen is not None and seen in pretok_rules.BY_NAME:
             if _known_patterns(seen) != wanted and pretok_rules.BY_NAME[seen] not in candidates:
                 log.warning(
-                    "%s: its patterns are those of %s, its ids those of %s", where, name, seen
+                    "%s: its split patterns are those of %s, but a test text gives the ids of %s,"
+                    " which is taken (--pre decides)",
+                    where,
+                    name,
+                    seen,
                 )
             return seen
         return name
@@ -163,8 +167,8 @@ def _likeness(rules: PreTokenizer, tokenizer: Mapping[str, Any], config: Mapping
     """How many of the other flags of the rule set are those of the tokenizer."""
     model = tokenizer.get("model") or {}
     merges_ignored = bool(model.get("ignore_merges", False))
-    cleans = bool(config.get("clean_up_tokenization_spaces", False))
-    return 2 * (rules.ignore_merges == merges_ignored) + (rules.clean_spaces == cleans)
+    cleans = config.get("clean_up_tokenization_spaces")  # what it means if it is not said, varies
+    return 2 * (rules.ignore_merges == merges_ignored) + (cleans in (None, rules.clean_spaces))
 
 
 def _fingerprint(name: str, ids: Ids) -> str | None:

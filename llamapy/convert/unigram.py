@@ -27,7 +27,7 @@ def read(
         model = sentencepiece.read(path)
         if model.kind != sentencepiece.UNIGRAM:
             raise TokenizerError(f"{path}: is no unigram model")
-        pieces = model.pieces + _unused(n_vocab - len(model.pieces))
+        pieces = model.pieces + _unused(len(model.pieces), n_vocab)
         # fairseq put four tokens of its own in front
         front = [(b"<s>", CONTROL), (b"<pad>", CONTROL), (b"</s>", CONTROL), (b"<unk>", UNKNOWN)]
         entries = [(text, 0.0, kind) for text, kind in front] + pieces[3:-1]
@@ -35,15 +35,16 @@ def read(
         return _values(checkpoint, entries, prefix, trims, model.charsmap)
     if tokenizer is None:
         return None
-    entries = _entries(tokenizer) + _unused(n_vocab - len(tokenizer["model"]["vocab"]))
+    entries = _entries(tokenizer)
+    entries += _unused(len(entries), n_vocab)
     config = checkpoint.json("tokenizer_config.json")
     trims = bool(config.get("clean_up_tokenization_spaces", False))
     charsmap = b64decode(_charsmap(tokenizer.get("normalizer")))
     return _values(checkpoint, entries, _prefix(tokenizer), trims, charsmap)
 
 
-def _unused(n: int) -> list[Entry]:
-    return [(f"[PAD{i}]".encode(), -10000.0, UNUSED) for i in range(max(0, n))]
+def _unused(first: int, n_vocab: int) -> list[Entry]:
+    return [(b"[PAD%d]" % i, -10000.0, UNUSED) for i in range(first, n_vocab)]
 
 
 def _entries(tokenizer: Mapping[str, Any]) -> list[Entry]:
