@@ -88,15 +88,12 @@ def row(one: Measured) -> list[str]:
 
 def picture(several: Sequence[Measured], suffix: str) -> bytes:
     """Mean KLD against size, as an SVG or PNG picture or a page with the table."""
-    points = [
-        plot.Point(
-            Path(one.path).stem,
-            one.n_bytes / 2**20,
-            one.divergence.mean_kld.value,
-            one.divergence.mean_kld.error,
-        )
-        for one in several
-    ]
+    points = []
+    for one in several:
+        kld = one.divergence.mean_kld
+        value = max(kld.value, 0.0)  # rounding makes that of the base a little less
+        error = min(kld.error, value)
+        points.append(plot.Point(Path(one.path).stem, one.n_bytes / 2**20, value, error))
     title = f"Divergence from {Path(several[0].path).stem} by size"
     made = plot.shapes(title, "size of the weights, MiB", "mean KL divergence", points)
     if suffix == ".png":

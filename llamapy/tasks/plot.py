@@ -90,8 +90,8 @@ def shapes(title: str, x_label: str, y_label: str, points: Sequence[Point]) -> l
         x, y = x_at(p.x), y_at(p.y)
         if p.error:
             found.append(Line(x, y_at(p.y - p.error), x, y_at(p.y + p.error), BAR))
+        found.extend(_label(p.name, x, y, taken))
         found.append(Dot(x, y))
-        found.append(_label(p.name, x, y, taken))
     return found
 
 
@@ -125,8 +125,9 @@ def _scale(values: Sequence[float], start: float, end: float) -> Callable[[float
     return lambda v: start + (v - low) / (high - low) * (end - start)
 
 
-def _label(name: str, x: float, y: float, taken: list[tuple[float, float, float]]) -> Text:
-    """The point's name beside it, on the side and at the height where it covers nothing."""
+def _label(name: str, x: float, y: float, taken: list[tuple[float, float, float]]) -> list[Shape]:
+    """The point's name beside it, on the side and at the height where it covers nothing; a line
+    leads to a name that is not right beside."""
     width = LETTER * len(name)
     for shift in (4, -10, 18, -24, 32, -38, 46):
         for right in (True, False):
@@ -136,8 +137,10 @@ def _label(name: str, x: float, y: float, taken: list[tuple[float, float, float]
             apart = (abs(at - b) > 12 or start + width < a or a + w < start for a, b, w in taken)
             if inside and all(apart):
                 taken.append((start, at, width))
-                return Text(x + 9 if right else x - 9, at, name, anchor="start" if right else "end")
-    return Text(x + 9, y + 4, name)
+                near = x + 8 if right else x - 8
+                text = Text(near + (1 if right else -1), at, name, "start" if right else "end")
+                return [text] if shift == 4 else [Line(x, y, near, at - 4, BAR), text]
+    return [Text(x + 9, y + 4, name)]
 
 
 def _svg(shape: Shape) -> str:
