@@ -166,6 +166,8 @@ def progress(description: str, total: float | None = None, unit: str = "") -> It
 
     def tick(done: float, total: float | None = None, description: str | None = None) -> None:
         bar.start()  # the first time: work that proves needless shows no bar
+        if done < bar.tasks[task].completed:
+            bar.reset(task)  # another pass over the same: it has its own speed
         shown = None if description is None else printable(description)
         bar.update(task, completed=done, total=total, description=shown)
         if total is not None and done >= total:

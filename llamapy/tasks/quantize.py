@@ -34,7 +34,7 @@ _MAX_TEXT = 127  # bytes that llama.cpp keeps of an overriding text
 
 Path = str | os.PathLike[str]
 Progress = Callable[[str, int, int], None]
-"""Told what is done (a tensor's name, or "checking"), bytes done and bytes in all."""
+"""Told what is done (a tensor's name, "checking", "compiling"), bytes done and bytes in all."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,7 @@ def run(
         warnings=job.warnings,
         on_done=lambda done: tell("checking", done, total_in),
     )
+    tell("compiling", 0, total_in)  # by the encoder; once a machine, else it is over at once
     with Encoder(
         job.file,
         job.plan.tensors,

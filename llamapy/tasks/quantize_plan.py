@@ -102,6 +102,13 @@ class Plan:
     bits_asked: float | None = None  # bits per weight, if the user asked for that
 
     @property
+    def title(self) -> str:
+        """The file type for people, who may have asked for a size instead."""
+        if self.bits_asked is None:
+            return self.file_type.name
+        return f"mostly {self.file_type.name}, {self.bits_asked:.4g} bits per weight"
+
+    @property
     def fallbacks(self) -> list[Planned]:
         """Tensors whose type is not the one that was asked."""
         return [one for one in self.tensors if one.reason]

@@ -77,7 +77,7 @@ def summarize(plan: Plan) -> Summary:
     asked = 8 * sum(one.n_bytes_asked for one in plan.tensors) / n_all if n_all else 0.0
     short = sum(one.info.n_elements for one in plan.fallbacks)
     return Summary(
-        plan.file_type.name,
+        plan.title,
         types,
         added("all", plan.tensors),
         asked if plan.bits_asked is None else plan.bits_asked,

@@ -94,7 +94,7 @@ def of_job(job: Job, target: str) -> Report:
         )
         for one in job.plan.tensors
     ]
-    title = f"{os.path.basename(job.file.path)} as {job.plan.file_type.name}"
+    title = f"{os.path.basename(job.file.path)} as {job.plan.title}"
     weighted = job.importances is not None
     notes, trades = list(job.warnings), list(job.trades)
     return Report(title, job.file.path, target, tensors, weighted, notes, trades)

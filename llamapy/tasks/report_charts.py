@@ -115,7 +115,9 @@ def type_grid(cells: Mapping[tuple[str, int], tuple[str, float]], n_layer: int) 
             if size >= 22:
                 short = kind.replace("_K", "K").replace("iq", "i").removeprefix("q")
                 x = left + size * (layer + 0.5) - 1
-                body.append(_text(x, y + 12.5, short, kind="tiny light" if shade > 0.5 else "tiny"))
+                body.append(
+                    _text(x, y + 12.5, short, kind="tiny light" if shade > 0.65 else "tiny")
+                )
     for layer in range(0, n_layer, max(1, -(-n_layer // 16))):
         body.append(_text(left + size * (layer + 0.5), TOP + row * len(roles) + 16, str(layer)))
     return _frame(height, "".join(body), "types by layer")
