@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import fetch_models
 import numpy as np
 import pytest
 
-from llamapy.core.errors import ModelError, UsageError
+from llamapy.core.errors import FetchError, ModelError, UsageError
 from llamapy.runtime.model import Model
 from llamapy.tasks import convert, embed
 from tests.convert import folders
 
+RECORDED = Path(__file__).parents[2] / "fixtures" / "embed" / "minilm.json"
 TEXTS = ["The sky is blue", "she said", "the rain in the mountains would stop", "a"]
 
 
@@ -101,3 +103,21 @@ def test_command(bert: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     out = tmp_path / "v.npy"
     said("-f", str(tmp_path / "lines.txt"), "--output-format", "npy", "-o", str(out))
     assert np.allclose(np.load(out)[:2], rows, atol=1e-6)
+
+
+@pytest.mark.model
+@pytest.mark.golden
+def test_minilm_as_transformers(tmp_path: Path) -> None:
+    """The real model, converted to F32: the vectors that transformers computes."""
+    try:
+        folder = fetch_models.minilm()
+    except FetchError as error:
+        pytest.skip(str(error))
+    options = convert.Options(outtype="f32", output=tmp_path / "minilm.gguf")
+    (path,) = convert.run(convert.prepare(folder, options))
+    rows = json.loads(RECORDED.read_text())
+    assert len(rows) == 6
+    found = embed.embed(Model(path), [row["text"] for row in rows])
+    for row, vector in zip(rows, found):
+        assert len(row["vector"]) == vector.size == 384
+        assert float(np.dot(vector.reshape(-1).astype(np.float64), row["vector"])) >= 0.99999
