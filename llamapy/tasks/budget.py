@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from llamapy.tasks.quantize_rows import compile_for, encode
 from llamapy.tasks.rows import Floats, Rows, to_f32
 from llamapy.tasks.tensor_error import TensorError
 
+N_TRIED = 2  # largest tensors of which every choice is tried,
+TRIED_SHARE = 0.05  # if they could take more than this of the room
 SAMPLE = 1 << 16  # values of a tensor that are measured, in whole rows spread over it
 
 # From the smallest; where 256 does not divide the rows only the second list comes into question.
@@ -202,16 +205,42 @@ def _gain(one: Measured, a: Choice, b: Choice) -> float:
 
 
 def choose(measured: Sequence[Measured], n_bytes: int) -> list[Choice]:
-    """A choice for each tensor so that all take at most n_bytes, with about the least error."""
+    """A choice for each tensor so that all take at most n_bytes, with about the least error.
+
+    The largest tensors (embeddings, output) are a large part of a small model: a step of theirs
+    that does not fit would leave much unused. For them every choice is tried.
+    """
+    least = sum(min(choice.n_bytes for choice in one.choices) for one in measured)
+    if least > n_bytes:
+        raise QuantError(
+            f"the tensors take at least {least} bytes, {n_bytes} are left for them",
+            hint="importances (--imatrix) allow smaller types",
+        )
+    most = [max(choice.n_bytes for choice in one.choices) for one in measured]
+    by_size = sorted(range(len(measured)), key=lambda index: (-most[index], index))
+    large = [index for index in by_size[:N_TRIED] if most[index] > n_bytes * TRIED_SHARE]
+    best: list[Choice] = []
+    for given in product(*(measured[index].choices for index in large)):
+        tried = list(measured)
+        for index, choice in zip(large, given):
+            tried[index] = replace(measured[index], choices=(choice,))
+        chosen = _along_curves(tried, n_bytes)
+        if chosen and (not best or _total(measured, chosen) < _total(measured, best)):
+            best = chosen
+    return _fill(measured, best, n_bytes - sum(one.n_bytes for one in best))
+
+
+def _total(measured: Sequence[Measured], chosen: Sequence[Choice]) -> float:
+    return sum(one.cost(choice) for one, choice in zip(measured, chosen))
+
+
+def _along_curves(measured: Sequence[Measured], n_bytes: int) -> list[Choice] | None:
+    """Steps along the tensors' curves, those that save most a byte first; None if nothing fits."""
     curves = [curve(one) for one in measured]
     chosen = [points[0] for points in curves]
     left = n_bytes - sum(one.n_bytes for one in chosen)
     if left < 0:
-        raise QuantError(
-            f"the tensors take at least {sum(one.n_bytes for one in chosen)} bytes,"
-            f" {n_bytes} are left for them",
-            hint="importances (--imatrix) allow smaller types",
-        )
+        return None
     steps = [
         (-_gain(one, a, b), index, place)
         for index, (one, points) in enumerate(zip(measured, curves))

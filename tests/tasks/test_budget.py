@@ -78,6 +78,15 @@ def test_no_single_exchange_is_left(tmp_path: Path) -> None:
                 assert one.cost(other) >= one.cost(now)
 
 
+def test_a_large_tensor_is_worth_many_small_ones() -> None:
+    """Small steps save more a byte, but then there is no room left for that of the large tensor."""
+    several = [measured("embeddings", [(100, 0.3), (200, 0.01)])]
+    several += [measured(f"w{i}", [(10, 0.05), (12, 0.001), (20, 0.0)]) for i in range(10)]
+    chosen = budget.choose(several, 300)
+    assert [one.n_bytes for one in chosen] == [200] + [10] * 10
+    assert [one.n_bytes for one in budget.choose(several, 304)] == [200, 12, 12] + [10] * 8
+
+
 def test_the_curve_bends_one_way() -> None:
     one = measured("w", [(10, 1.0), (20, 0.9), (30, 0.4), (25, 0.95), (60, 0.39), (50, 0.5)])
     assert [c.n_bytes for c in budget.curve(one)] == [10, 30, 60]
