@@ -8,8 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ import pytest
 import quantize_models as models
 
 from llamapy.cli.main import run
-from llamapy.gguf.writer import GGUFWriter
 from llamapy.tasks import importance
 from llamapy.tasks.importance import Entry, Imatrix
 
@@ -394,69 +391,3 @@ def test_outputs_that_lose_nothing(call: Call) -> None:
         refused(call("in.gguf", "/dev/full", "q8_0", "--force"), "not a regular file")
     assert Path("in.gguf").read_bytes() == before and Path("old.gguf").read_text() == "precious"
     assert listed() == ["hard.gguf", "in.gguf", "old.gguf", "soft.gguf"]
-
-
-LIMITED = """
-import resource, sys
-from llamapy.cli.main import main
-resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
-main(["quantize", "in.gguf", "out.gguf", "f16"])
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of Linux")
-def test_a_disk_that_takes_no_more() -> None:
-    models.write("llama", Path("in.gguf"))
-    child = [sys.executable, "-c", LIMITED]
-    done = subprocess.run(child, capture_output=True, text=True, check=False)
-    refused((done.returncode, done.stdout, done.stderr), "out.gguf: cannot be written", "needs")
-    assert listed() == ["in.gguf"]
-
-
-# -- memory
-
-N_ROWS, N_COLUMNS, N_TENSORS = 4096, 1024, 10
-
-BOUNDED = """
-import resource, sys
-import numpy as np
-from llamapy.cli.main import run
-from llamapy.native import memory
-
-largest, *kinds = int(sys.argv[1]), *sys.argv[2:]
-for kind in kinds:  # compiled code is loaded, threads have been started once
-    assert run(["quantize", "small.gguf", "out.gguf", kind, "--force", "-t", "2"]) == 0
-now = next(line for line in open("/proc/self/status") if line.startswith("VmData"))
-limit = int(now.split()[1]) * 1024 + 3 * largest
-resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-try:
-    np.ones(4 * largest, np.uint8)
-except MemoryError:
-    print("bounded")
-for kind in kinds:
-    print(run(["quantize", "large.gguf", "out.gguf", kind, "--force", "-t", "2"]))
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of Linux")
-def test_memory_beyond_the_program_is_three_float32_tensors_at_most() -> None:
-    """Under that limit; the whole model would be more than three times too large."""
-    rows = (np.random.RandomState(0).standard_normal((64, N_COLUMNS)) * 0.05).astype("<f2")
-
-    def write(name: str, n_rows: int) -> None:
-        writer = GGUFWriter(name)
-        writer.add("general.architecture", "llama")
-        for i in range(N_TENSORS):
-            writer.add_tensor(f"blk.{i}.ffn_up.weight", (N_COLUMNS, n_rows), 1, n_rows * 2048)
-        several = [(rows.tobytes() for _ in range(n_rows // 64)) for _ in range(N_TENSORS)]
-        writer.write(several)
-
-    write("small.gguf", 64)
-    write("large.gguf", N_ROWS)
-    kinds = ["q8_0", "q4_k_m", "q6_k", "iq4_xs", "bf16"]
-    child = [sys.executable, "-c", BOUNDED, str(4 * N_ROWS * N_COLUMNS), *kinds]
-    environ = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(child, capture_output=True, text=True, check=False, env=environ)
-    assert done.returncode == 0, done.stderr
-    results = [line for line in done.stdout.splitlines() if line in ("0", "1", "bounded")]
-    assert results == ["bounded"] + ["0"] * len(kinds), done.stderr
