@@ -32,6 +32,7 @@ Pre = Annotated[str | None, Option("--pre", metavar="NAME", help="Name of the pr
 MaxTensors = Annotated[int, Option("--split-max-tensors", min=0, metavar="N", help="A part.")]
 MaxSize = Annotated[str, Option("--split-max-size", metavar="N(K|M|G)", help="Of a part.")]
 NoFirst = Annotated[bool, Option("--no-tensor-first-split", help="First part without tensors.")]
+SHOWN = 3  # tensors that are named because they do not fit the type
 DryRun = Annotated[bool, Option("--dry-run", help="Only say what would be made.")]
 
 
@@ -84,8 +85,11 @@ def _threads() -> int:
 
 
 def _report(job: Job, paths: list[str], *, as_json: bool) -> None:
-    for text in job.chosen.fallbacks:
+    fallbacks = job.chosen.fallbacks
+    for text in fallbacks[:SHOWN]:
         console.warn(text)
+    if len(fallbacks) > SHOWN:
+        console.warn(f"{len(fallbacks) - SHOWN} more tensors have a wider type; --dry-run lists it")
     rows = [(t.name, list(t.ne), job.chosen.kinds[t.name], job.bytes_of(t)) for t in job.tensors]
     if as_json:
         console.json(
