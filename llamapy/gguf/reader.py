@@ -5,7 +5,9 @@ from __future__ import annotations
 import mmap as mmap_module
 import os
 import stat
+from collections.abc import Callable
 from typing import Any, BinaryIO
+from weakref import finalize
 
 import numpy as np
 
@@ -44,6 +46,8 @@ class GGUFFile:
     ) -> None:
         self.path = os.fspath(path)
         self._file: BinaryIO | None = _open(self.path)
+        self._descriptor = -1
+        self._end: Callable[[], object] = int  # nothing
         try:
             self.n_bytes = os.fstat(self._file.fileno()).st_size
             self._map = _map(self._file, self.n_bytes) if mmap else None
@@ -63,8 +67,10 @@ class GGUFFile:
         for info in self.tensors:
             self._by_name.setdefault(info.name, info)
         self._places = {(info.offset, info.n_bytes) for info in self.tensors}
-        if self._map is not None:
-            self._close_file()  # the map stays without it
+        if self._map is not None:  # which stays without the file; `read_into` wants a number only
+            self._descriptor = os.dup(self._file.fileno())
+            self._end = finalize(self, os.close, self._descriptor)
+            self._close_file()
 
     def _read_header(self, type_sizes: TypeSizes | None, lenient: bool) -> Header:
         """Parse from the map, or from as many of the file's first bytes as are needed."""
@@ -151,23 +157,36 @@ class GGUFFile:
         if self._file is None:
             raise FileFormatError(self.path, "read after it was closed")
         data = np.empty(n_bytes, np.uint8)
-        done = 0
+        self._read_into(offset, data)
+        data.flags.writeable = False
+        return data
+
+    def read_into(self, info: TensorInfo, data: Bytes) -> None:
+        """Read the blocks of a tensor, little-endian, into `data` [n_bytes]."""
+        if self.endian == "<":
+            self._read_into(info.offset, data)
+        else:
+            data[...] = self.bytes(info)
+
+    def _read_into(self, offset: int, data: Bytes) -> None:
+        number = self._descriptor if self._file is None else self._file.fileno()
+        n_bytes, done = data.size, 0
         while done < n_bytes:
             try:
-                got = os.preadv(self._file.fileno(), [data[done:].data], offset + done)
+                got = os.preadv(number, [data[done:].data], offset + done)
             except OSError as error:
                 message = f"cannot be read: {error.strerror}"
                 raise FileFormatError(self.path, message, offset=offset + done) from None
             if got == 0:
                 raise limits.truncated(self.path, offset + done, offset + n_bytes, field="data")
             done += got
-        data.flags.writeable = False
-        return data
 
     def close(self) -> None:
         """Let go of the file. Metadata and arrays taken from a map stay valid while held."""
         self._map = self._bytes = None
         self._close_file()
+        self._end()
+        self._descriptor = -1
 
     def _close_file(self) -> None:
         if self._file is not None:

@@ -88,6 +88,10 @@ class SplitFile:
         """`bytes(info)[start : start + n_bytes]` without the rest; both are whole blocks."""
         return self.parts[info.part].piece(info, start, n_bytes)
 
+    def read_into(self, info: TensorInfo, data: Bytes) -> None:
+        """Read the blocks of a tensor, little-endian, into `data` [n_bytes]."""
+        self.parts[info.part].read_into(info, data)
+
     def close(self) -> None:
         """Let go of all parts."""
         for part in self.parts:

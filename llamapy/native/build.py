@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_type_hints
 
 from llamapy.native.store import ENTRY, Code
 
@@ -29,7 +29,8 @@ def build(
     """Compile `function` (already linked) for arguments of these kinds; None if its code cannot
     stand alone.
 
-    A kind is `i64`, `f64`, `f32` or `=label` for a phantom of that label.
+    A kind is `i64`, `f64`, `f32`, `=label` for a phantom of that label, or `(n)module:name` for a
+    NamedTuple of n integers.
     """
     import numba
     from numba.core.compiler_lock import global_compiler_lock
@@ -60,7 +61,39 @@ def _type(kind: str) -> Any:
     if kind.startswith("="):
         phantom: Any = importlib.import_module("llamapy.native.phantom")
         return phantom.Phantom(kind[1:])
+    if kind.startswith("("):
+        module, _, name = kind.partition(")")[2].partition(":")
+        return _group(getattr(importlib.import_module(module), name))
     return {"i64": types.int64, "f64": types.float64, "f32": types.float32}[kind]
+
+
+def _group(group: type) -> Any:
+    from numba import types
+
+    hints = get_type_hints(group).values()
+    fields = [types.int64 if hint is int else _group(hint) for hint in hints]
+    if all(field == fields[0] for field in fields):
+        return types.NamedUniTuple(fields[0], len(fields), group)
+    return types.NamedTuple(tuple(fields), group)
+
+
+def _flat(context: Any, kind: Any) -> list[Any]:
+    """LLVM's types of the numbers that an argument of this kind is passed as."""
+    from numba import types
+
+    if isinstance(kind, types.BaseTuple):
+        return [one for field in kind.types for one in _flat(context, field)]
+    return [context.get_value_type(kind)]
+
+
+def _take(context: Any, builder: Any, kind: Any, numbers: list[Any]) -> Any:
+    """The argument made of the first of these numbers, which are taken out."""
+    from numba import types
+
+    if isinstance(kind, types.BaseTuple):
+        fields = [_take(context, builder, field, numbers) for field in kind.types]
+        return context.make_tuple(builder, kind, fields)
+    return numbers.pop(0)
 
 
 def _result(kind: Any) -> str | None:
@@ -81,7 +114,7 @@ def _entry(context: Any, made: Any, result: str) -> Any:
 
     module = context.create_module("entry")
     i64, f64 = ir.IntType(64), ir.DoubleType()
-    arguments = [context.get_value_type(t) for t in made.fndesc.argtypes]
+    arguments = [one for kind in made.fndesc.argtypes for one in _flat(context, kind)]
     returns = {"void": ir.VoidType(), "i64": i64, "f64": f64}[result]
     function = ir.Function(module, ir.FunctionType(returns, arguments), ENTRY)
     builder = ir.IRBuilder(function.append_basic_block())
@@ -90,8 +123,10 @@ def _entry(context: Any, made: Any, result: str) -> Any:
         context.call_conv.get_function_type(made.fndesc.restype, made.fndesc.argtypes),
         made.fndesc.llvm_func_name,
     )
+    numbers = list(function.args)
+    given = [_take(context, builder, kind, numbers) for kind in made.fndesc.argtypes]
     _, out = context.call_conv.call_function(
-        builder, inner, made.fndesc.restype, made.fndesc.argtypes, function.args
+        builder, inner, made.fndesc.restype, made.fndesc.argtypes, given
     )
     if result == "void":
         builder.ret_void()

@@ -10,7 +10,7 @@ import importlib
 import threading
 from collections.abc import Callable
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 from llamapy.native import sources, store
 
@@ -40,7 +40,8 @@ class LazyModule:
 class Compiled:
     """A Python function that numba compiles (nogil, no fast math) the first time it is called.
 
-    Python calls it with numbers: integers are int64, floats float64 (numpy's float32 stays).
+    Python calls it with numbers: integers are int64, floats float64 (numpy's float32 stays); and
+    with a NamedTuple of integers (or of such groups).
     """
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
@@ -96,7 +97,7 @@ class Compiled:
     def _keep(self, types: tuple[type, ...], loaded: store.Loaded) -> None:
         call: Callable[..., Any] = loaded.call
         plain = all(t in (int, float) for t in types)
-        self._entries[types] = call if plain else lambda *args: call(*map(_plain, args))
+        self._entries[types] = call if plain else lambda *args: call(*_plain(args))
 
 
 class ByType:
@@ -232,10 +233,13 @@ def _kernel_kinds(a: str, b: str) -> tuple[str, ...]:
 
 
 def _kinds(types: tuple[type, ...], name: str) -> tuple[str, ...]:
+    """What `build` calls these types of Python; a NamedTuple is a group of integers."""
     found = []
     for t in types:
         kind = _KINDS.get(t.__name__)
-        if kind is None and t.__module__ == "numpy" and t.__name__.startswith(("int", "uint")):
+        if issubclass(t, tuple) and hasattr(t, "_fields"):
+            kind = f"({_n_numbers(t)}){t.__module__}:{t.__qualname__}"
+        elif kind is None and t.__module__ == "numpy" and t.__name__.startswith(("int", "uint")):
             kind = "i64"
         if kind is None:
             raise TypeError(f"{name} takes numbers, not {t.__name__}: pass the address of an array")
@@ -243,9 +247,21 @@ def _kinds(types: tuple[type, ...], name: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _plain(number: Any) -> Any:
-    """A number of numpy as one of Python, which is all that ctypes takes."""
-    return number.item() if hasattr(number, "item") else number
+def _n_numbers(group: type) -> int:
+    """How many integers a NamedTuple holds, with those of the groups in it."""
+    fields = get_type_hints(group).values()
+    return sum(1 if field is int else _n_numbers(field) for field in fields)
+
+
+def _plain(arguments: tuple[Any, ...]) -> list[Any]:
+    """Numbers as ctypes takes them: Python's own, those of groups in a row."""
+    found: list[Any] = []
+    for one in arguments:
+        if isinstance(one, tuple):
+            found += _plain(one)
+        else:
+            found.append(one.item() if hasattr(one, "item") else one)
+    return found
 
 
 def link(function: Callable[..., Any]) -> FunctionType:

@@ -55,7 +55,12 @@ class Loaded:
         engine.finalize_object()
         _engines.append(engine)
         self.address = int(engine.get_function_address(ENTRY))
-        arguments = [_C_TYPES.get(kind, ctypes.c_int64) for kind in kinds]
+        arguments: list[Any] = []
+        for kind in kinds:
+            if kind.startswith("("):  # a group of integers
+                arguments += [ctypes.c_int64] * int(kind[1 : kind.index(")")])
+            else:
+                arguments.append(_C_TYPES.get(kind, ctypes.c_int64))
         self.call = ctypes.CFUNCTYPE(_C_TYPES[code.result], *arguments)(self.address)
 
 

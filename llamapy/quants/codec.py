@@ -35,6 +35,10 @@ class Codec:
               n_values int8 at `q` in element order, and n_values / group float32 at `s` and at
               `m`, such that value = s * q - m in float32 gives the very bits of `dequantize`
               (m is written as 0 where has_min is false). None for plain numbers.
+    numbers   compiled, for types of 32 values whose block begins with their scale as a half:
+              numbers(block, tables) gives all in one vector u8x32, from 0 on (number - q_range[0]),
+              or the bits of signed bytes where that would take 8 bits. None for the others.
+    halves    how many halves begin such a block: 1, the scale, or 2, and what is added; 0 else
     encode    compiled: encode(src, dst, n_rows, n_per_row, importance, tables): float32 rows at
               address `src` to blocks at `dst`; `importance` is the address of n_per_row float32,
               or 0. Same bytes as ggml_quantize_chunk. What ggml aborts on (the IQ types: numbers or
@@ -53,6 +57,8 @@ class Codec:
     has_min: ClassVar[bool] = False
     dot_with: ClassVar[str] = ""
     unpack: ClassVar[Any] = None
+    numbers: ClassVar[Any] = None
+    halves: ClassVar[int] = 0
     encode: ClassVar[Any] = None
 
     def __init_subclass__(
@@ -62,7 +68,7 @@ class Codec:
         cls.block = np.dtype(block)
         cls.n_bytes = cls.block.itemsize
         for key, value in facts.items():
-            if key not in ("group", "q_range", "has_min", "dot_with"):
+            if key not in ("group", "q_range", "has_min", "dot_with", "halves"):
                 raise TypeError(f"{name}: unknown fact {key!r}")
             setattr(cls, key, value)
         # A damaged file may hold infinite scales: its values are then what IEEE says, no warning.

@@ -15,9 +15,14 @@ BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 
 
 @compiled
-def unpack(block, q, s, m, tables):
+def numbers(block, tables):
     """Byte j holds value j in its low half and value j + 16 in its high half."""
-    simd.store_u8x32(q, simd.lookup_u8x32(mem.i64(tables, 0), simd.nibbles_u8x32(block + 2)))
+    return simd.lookup_u8x32(mem.i64(tables, 0), simd.nibbles_u8x32(block + 2))
+
+
+@compiled
+def unpack(block, q, s, m, tables):
+    simd.store_u8x32(q, numbers(block, tables))
     mem.put_f32(s, 0, mem.f16(block, 0))
     mem.put_f32(m, 0, np.float32(0))
 
@@ -51,8 +56,10 @@ class IQ4_NL(
     group=32,
     q_range=(-127, 113),
     dot_with="q8_0",
+    halves=1,
 ):
     unpack = unpack
+    numbers = numbers
     encode = encode
 
     @staticmethod

@@ -14,10 +14,15 @@ BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 
 
 @compiled
-def unpack(block, q, s, m, tables):
+def numbers(block, tables):
     """Byte j holds value j in its low half and value j + 16 in its high half."""
-    numbers = simd.as_signed(simd.nibbles_u8x32(block + 2))
-    simd.store_i8x32(q, numbers - simd.splat_i8x32(np.int8(8)))
+    return simd.nibbles_u8x32(block + 2)
+
+
+@compiled
+def unpack(block, q, s, m, tables):
+    from_zero = simd.as_signed(numbers(block, tables))
+    simd.store_i8x32(q, from_zero - simd.splat_i8x32(np.int8(8)))
     mem.put_f32(s, 0, mem.f16(block, 0))
     mem.put_f32(m, 0, np.float32(0))
 
@@ -63,8 +68,10 @@ class Q4_0(
     group=32,
     q_range=(-8, 7),
     dot_with="q8_0",
+    halves=1,
 ):
     unpack = unpack
+    numbers = numbers
     encode = encode
 
     @staticmethod

@@ -14,9 +14,14 @@ BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qs", "u1", 16)])
 
 
 @compiled
-def unpack(block, q, s, m, tables):
+def numbers(block, tables):
     """Byte j holds value j in its low half and value j + 16 in its high half."""
-    simd.store_u8x32(q, simd.nibbles_u8x32(block + 4))
+    return simd.nibbles_u8x32(block + 4)
+
+
+@compiled
+def unpack(block, q, s, m, tables):
+    simd.store_u8x32(q, numbers(block, tables))
     mem.put_f32(s, 0, mem.f16(block, 0))
     mem.put_f32(m, 0, -mem.f16(block, 1))
 
@@ -66,8 +71,10 @@ class Q4_1(
     q_range=(0, 15),
     has_min=True,
     dot_with="q8_0",
+    halves=2,
 ):
     unpack = unpack
+    numbers = numbers
     encode = encode
 
     @staticmethod

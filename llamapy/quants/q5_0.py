@@ -14,11 +14,16 @@ BLOCK = np.dtype([("d", "<f2"), ("qh", "u1", 4), ("qs", "u1", 16)])
 
 
 @compiled
-def unpack(block, q, s, m, tables):
+def numbers(block, tables):
     """Low halves as in Q4_0; bit j of the 32 bits `qh` is the fifth bit of value j."""
     fifth = simd.bits_u8x32(mem.u32(block + 2, 0)) & simd.splat_u8x32(np.uint8(16))
-    numbers = simd.as_signed(simd.nibbles_u8x32(block + 6) | fifth)
-    simd.store_i8x32(q, numbers - simd.splat_i8x32(np.int8(16)))
+    return simd.nibbles_u8x32(block + 6) | fifth
+
+
+@compiled
+def unpack(block, q, s, m, tables):
+    from_zero = simd.as_signed(numbers(block, tables))
+    simd.store_i8x32(q, from_zero - simd.splat_i8x32(np.int8(16)))
     mem.put_f32(s, 0, mem.f16(block, 0))
     mem.put_f32(m, 0, np.float32(0))
 
@@ -70,8 +75,10 @@ class Q5_0(
     group=32,
     q_range=(-16, 15),
     dot_with="q8_0",
+    halves=1,
 ):
     unpack = unpack
+    numbers = numbers
     encode = encode
 
     @staticmethod

@@ -15,10 +15,15 @@ BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "u1", 4), ("qs", "u1", 16)]
 
 
 @compiled
-def unpack(block, q, s, m, tables):
-    """As Q5_0, with a minimum and numbers from 0."""
+def numbers(block, tables):
+    """As Q5_0, with a minimum."""
     fifth = simd.bits_u8x32(mem.u32(block + 4, 0)) & simd.splat_u8x32(np.uint8(16))
-    simd.store_u8x32(q, simd.nibbles_u8x32(block + 8) | fifth)
+    return simd.nibbles_u8x32(block + 8) | fifth
+
+
+@compiled
+def unpack(block, q, s, m, tables):
+    simd.store_u8x32(q, numbers(block, tables))
     mem.put_f32(s, 0, mem.f16(block, 0))
     mem.put_f32(m, 0, -mem.f16(block, 1))
 
@@ -68,8 +73,10 @@ class Q5_1(
     q_range=(0, 31),
     has_min=True,
     dot_with="q8_0",
+    halves=2,
 ):
     unpack = unpack
+    numbers = numbers
     encode = encode
 
     @staticmethod

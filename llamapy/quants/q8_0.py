@@ -15,9 +15,14 @@ BLOCK = np.dtype([("d", "<f2"), ("qs", "i1", 32)])
 
 
 @compiled
-def unpack(block, q, s, m, tables):
+def numbers(block, tables):
     """The bytes are the numbers."""
-    simd.store_i8x32(q, simd.load_i8x32(block + 2))
+    return simd.load_u8x32(block + 2)
+
+
+@compiled
+def unpack(block, q, s, m, tables):
+    simd.store_u8x32(q, numbers(block, tables))
     mem.put_f32(s, 0, mem.f16(block, 0))
     mem.put_f32(m, 0, np.float32(0))
 
@@ -49,8 +54,10 @@ class Q8_0(
     group=32,
     q_range=(-128, 127),
     dot_with="q8_0",
+    halves=1,
 ):
     unpack = unpack
+    numbers = numbers
     encode = encode
 
     @staticmethod

@@ -42,7 +42,7 @@ class Model:
     n_gpu_layers  how many of the last layers go to `device`; the output counts as the layer after
                   the last block
     device        name of a backend ("reference" is always there)
-    repack        whether the CPU may keep weights in a layout of its own
+    repack        whether the CPU may copy the weights to where it reads them faster (large pages)
 
     FileFormatError for a broken file; ModelError (ShapeError, TokenizerError) for one that is sound
     but cannot be used: an unknown architecture, missing tensors, keys or shapes that do not fit
@@ -71,7 +71,7 @@ class Model:
             unused = compare(needed, found, self.path)
             self.first_on_device = max(0, self.params.n_layer + 1 - max(0, n_gpu_layers))
             placement = Placement(self.first_on_device, self.device, self.params.n_layer)
-            self.tensors: dict[str, Tensor] = placement.load(file, needed)
+            self.tensors: dict[str, Tensor] = placement.load(file, needed, copy=mmap and repack)
         if unused:
             log.warning(
                 "%s: %d tensors are not used: %s", self.path, len(unused), ", ".join(unused[:5])

@@ -1,4 +1,4 @@
-"""Which bytes each weight lies in: the file's own, without a copy, or a device's memory."""
+"""Which bytes each weight lies in: the file's own, a copy in large pages, or a device's memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from llamapy.backend.backend import Buffer, BufferType
 from llamapy.gguf.header import TensorInfo
 from llamapy.graph import PARAM, Tensor
 from llamapy.quants import codec
-from llamapy.runtime import backends
+from llamapy.runtime import backends, pages
+from llamapy.runtime.pages import Bytes
 
 MAPPED = BufferType(
     "mapped", alignment=32
@@ -24,9 +25,13 @@ class Placement:
     def __init__(self, first: int, name: str, n_layer: int) -> None:
         self.first, self.name, self.n_layer = first, name, n_layer
 
-    def load(self, file: Any, wanted: Iterable[str]) -> dict[str, Tensor]:
-        """{name: tensor with memory} for the wanted tensors of the file."""
-        tensors = {name: self._in_file(file, file.tensor(name)) for name in wanted}
+    def load(self, file: Any, wanted: Iterable[str], *, copy: bool = False) -> dict[str, Tensor]:
+        """{name: tensor with memory} for the wanted tensors of the file. copy: those of the CPU may
+        be read into large pages."""
+        infos = [file.tensor(name) for name in wanted]
+        here = [info for info in infos if not self.on_device(info.name)]
+        read = pages.read(file, here) if copy else {}
+        tensors = {info.name: self._in_file(file, info, read.get(info.name)) for info in infos}
         if self.name:
             self._tie_on_device(tensors)
             self._to_device([t for name, t in tensors.items() if self.on_device(name)])
@@ -41,9 +46,9 @@ class Placement:
             return int(name.split(".")[1])
         return self.n_layer if name.startswith("output") else -1
 
-    def _in_file(self, file: Any, info: TensorInfo) -> Tensor:
+    def _in_file(self, file: Any, info: TensorInfo, read: Bytes | None) -> Tensor:
         tensor = Tensor(codec.get(info.type_id), info.ne, name=info.name, flags=PARAM)
-        data = file.bytes(info)
+        data = file.bytes(info) if read is None else read
         if max(tensor.ne[1:]) == 1 and tensor.kind.name in ("f16", "bf16"):
             return _as_float32(tensor, data)
         Buffer(MAPPED, data, weights=True).place(tensor, 0)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -111,3 +112,17 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_only(tmp_path: Path) -> 
     done = run(tmp_path, "caller.py", LLAMAPY_KERNEL_CACHE=str(tmp_path / "file" / "inside"))
     assert done.stdout.split()[0] == "20"
     assert "compiled anew" in done.stderr
+
+
+class Group(NamedTuple):
+    first: int
+    second: int
+
+
+def test_a_group_of_integers_goes_in() -> None:
+    assert difference(Group(10, 3), 5) == 12
+
+
+@compiled
+def difference(group, more):  # type: ignore[no-untyped-def]
+    return group.first - group.second + more

@@ -1,9 +1,8 @@
 """Activations in 8 (or 16) bits: the layout of a quantized row, and making one.
 
-A row of k values: k integers; then a scale and the sum of the real values for each 32; then the
-same for each 16
-(the scale repeated), so that weights with groups of 16 or of 32 find both side by side. Integers
-are int8 ("x8") or
+A row of k values: k integers; then a scale for each 32 and the sum of the real values for each 32;
+then the same for each 16 (the scale repeated), so that weights with groups of 16 or of 32 find what
+they need side by side; then, for each 32, scale and sum as a pair. Integers are int8 ("x8") or
 int16 ("x16", for weights whose own numbers need 8 bits: finer, and never saturating).
 """
 
@@ -22,7 +21,7 @@ def row_bytes(k: int, size: int) -> int:
 
     64 bytes of zeros at the end: readers that take sixteen scales or sums at a time may run over.
     """
-    return _up(_up(k * size) + 2 * 4 * (k // 32) + 2 * 4 * (k // 16) + 64)
+    return _up(_up(k * size) + 2 * 4 * (k // 32) + 2 * 4 * (k // 16) + 64 + 8 * (k // 32))
 
 
 def _up(n: int) -> int:
@@ -51,11 +50,17 @@ def sums_16(row, k, size):
 
 
 @compiled
+def pairs_32(row, k, size):
+    return sums_16(row, k, size) + 4 * (k // 16) + 64
+
+
+@compiled
 def quantize_row(x, row, k, size):
     """k float32 (a multiple of 32) at `x` -> a row with integers of `size` 1 or 2 bytes."""
     top = np.float32(127) if size == 1 else np.float32(32767)
     d32, s32 = scales_32(row, k, size), sums_32(row, k, size)
     d16, s16 = scales_16(row, k, size), sums_16(row, k, size)
+    pairs = pairs_32(row, k, size)
     for i in range(k // 32):
         a, b = simd.load_f32x16(x + 128 * i), simd.load_f32x16(x + 128 * i + 64)
         greatest = simd.greatest_f32x16(simd.max_f32x16(simd.abs_f32x16(a), simd.abs_f32x16(b)))
@@ -72,6 +77,8 @@ def quantize_row(x, row, k, size):
         second = scale * np.float32(simd.total_i32x16(q))
         mem.put_f32(d32, i, scale)
         mem.put_f32(s32, i, first + second)
+        mem.put_f32(pairs, 2 * i, scale)
+        mem.put_f32(pairs, 2 * i + 1, first + second)
         mem.put_f32(d16, 2 * i, scale)
         mem.put_f32(d16, 2 * i + 1, scale)
         mem.put_f32(s16, 2 * i, first)

@@ -8,6 +8,8 @@ from llamapy.backend.cpu import activations as act
 from llamapy.backend.cpu import values
 from llamapy.native import compiled, mem, simd
 
+# Bytes that are asked for ahead: what the processor reads ahead by itself ends with a page.
+AHEAD = 2048
 FEW = 8  # up to so many columns, weights are read row by row; above, as panels
 
 
@@ -27,10 +29,10 @@ def fill(w, row, k, q, s, m, tables):
     """
     per_block = values.n_values(w) // values.group(w)
     for b in range(k // values.n_values(w)):
-        at = 4 * b * per_block
-        values.unpack_groups(
-            w, row + b * values.n_bytes(w), q + b * values.n_values(w), s + at, m + at, tables
-        )
+        at, block = 4 * b * per_block, row + b * values.n_bytes(w)
+        for line in range(0, values.n_bytes(w), 64):
+            simd.prefetch(block + AHEAD + line)
+        values.unpack_groups(w, block, q + b * values.n_values(w), s + at, m + at, tables)
     end = 4 * (k // values.group(w))
     simd.store_f32x16(s + end, simd.zeros_f32x16())
     simd.store_f32x16(m + end, simd.zeros_f32x16())
@@ -101,6 +103,50 @@ def dot_columns(w, row, x, x_size, m, k, scratch, tables, out, out_stride, r):
     fill(w, row, k, q, s, minimums, tables)
     for c in range(m):
         mem.put_f32(out + c * out_stride, r, dot_filled(w, q, s, minimums, t, x + c * x_size, k))
+
+
+@compiled
+def block_dots(w, block, x, pair, tables, a, p):
+    """Add a block of 32 to the running sums of a row: products to the lanes of `a`, terms of the
+    block that do not depend on its numbers to lane 1 of `p`."""
+    if values.halves(w) == 2:
+        d = simd.halves_times_f32x8(block, pair)
+    else:
+        d = simd.half_times_f32x8(block, pair)
+    numbers = values.numbers(w, block, tables)
+    if values.is_wide(w):
+        products = simd.to_f32x8(simd.dot_ss(simd.as_signed(numbers), simd.load_i8x32(x)))
+    else:
+        products = simd.to_f32x8(simd.dot_us(numbers, simd.load_i8x32(x)))
+    return simd.fma_f32x8(products, simd.first_f32x8(d), a), p + d
+
+
+@compiled
+def row_total(w, a, p):
+    """The product of a row from its running sums."""
+    if values.is_wide(w):
+        return simd.total_f32x8(a)
+    low = np.float32(1 if values.halves(w) == 2 else values.lowest(w))
+    return simd.total_f32x8(a) + low * simd.second_f32x8(p)
+
+
+@compiled
+def dot_blocks(w, row, x, k, tables):
+    """A weight row in blocks of 32 (codec: `numbers`) times a quantized row, straight from memory.
+
+    Row after row, not several at once: what reads ahead in the processor follows one stream best.
+    """
+    pairs, size, n = act.pairs_32(x, k, 1), values.n_bytes(w), k // 32
+    a, b, p, q = simd.zeros_f32x8(), simd.zeros_f32x8(), simd.zeros_f32x8(), simd.zeros_f32x8()
+    for i in range(0, n - 1, 2):
+        block, y, pair = row + size * i, x + 32 * i, pairs + 8 * i
+        simd.prefetch(block + AHEAD)
+        a, p = block_dots(w, block, y, pair, tables, a, p)
+        b, q = block_dots(w, block + size, y + 32, pair + 8, tables, b, q)
+    if n % 2 == 1:
+        at = n - 1
+        a, p = block_dots(w, row + size * at, x + 32 * at, pairs + 8 * at, tables, a, p)
+    return row_total(w, a + b, p + q)
 
 
 @compiled

@@ -24,6 +24,11 @@ def no_unpack(block, q, s, m, tables):
 
 
 @compiled
+def no_numbers(block, tables):
+    return simd.load_u8x32(block)
+
+
+@compiled
 def no_encode(src, dst, n_rows, n_per_row, importance, tables):
     pass
 
@@ -114,6 +119,8 @@ is_wide = ByType("is_wide", lambda t: spans_more_than_seven_bits(codec.get(t)), 
 has_offset = ByType("has_offset", lambda t: codec.get(t).has_min or codec.get(t).q_range[0] != 0, 0)
 lowest = ByType("lowest", lambda t: codec.get(t).q_range[0], 0)
 unpack = ByType("unpack", lambda t: codec.get(t).unpack or no_unpack, 5)
+halves = ByType("halves", lambda t: codec.get(t).halves, 0)
+numbers = ByType("numbers", lambda t: codec.get(t).numbers or no_numbers, 2)
 encode = ByType("encode", lambda t: codec.get(t).encode or no_encode, 6)
 load_16 = ByType("load_16", _plain({"f32": f32_16, "f16": f16_16, "bf16": bf16_16}), 1)
 load_1 = ByType("load_1", _plain({"f32": f32_1, "f16": f16_1, "bf16": bf16_1, "i32": i32_1}), 2)

@@ -213,3 +213,13 @@ def _pattern(kind, bits, name):
 
 quad_i8x64 = _pattern(i8x64, 512, "quad_i8x64")
 pair_i16x32 = _pattern(i16x32, 512, "pair_i16x32")
+
+
+@operation(types.void, ADDRESS)
+def prefetch(b, address):
+    """Ask for the cache line at an address, which need not be readable."""
+    where = at(b, address, I8)
+    name = "llvm.prefetch.p0" if getattr(where.type, "is_opaque", False) else "llvm.prefetch.p0i8"
+    kind = ir.FunctionType(ir.VoidType(), [where.type, I32, I32, I32])
+    read, keep, data = ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)
+    b.call(cgutils.get_or_insert_function(b.module, kind, name), [where, read, keep, data])

@@ -9,16 +9,18 @@ one is touched.
 from __future__ import annotations
 
 from llamapy.backend.cpu import activations as act
-from llamapy.backend.cpu import dots
+from llamapy.backend.cpu import dots, values
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import next_chunk
 from llamapy.graph.tensor import Tensor
+from llamapy.native import mem
 from llamapy.quants import codec
 
 OPS = ("mul_mat",)
 PRIORITY = 0
-ROWS = 32  # weight rows a chunk
+ROWS = 32  # weight rows a chunk, at least
+PARTS = 4  # chunks a thread, at most
 
 
 @kernel
@@ -26,21 +28,28 @@ def mul_mat_rows(node, ith, nth, sync, w, b):
     k, n, m = rec.ne(node, 1, 0), rec.ne(node, 1, 1), rec.ne(node, 2, 1)
     x_size, tables = rec.param(node, 0), rec.param(node, 1)
     scratch, x_rows = rec.private(node, ith), rec.shared(node)
-    per_plane = (n + ROWS - 1) // ROWS
+    size = max(ROWS, (n + PARTS * nth - 1) // (PARTS * nth))
+    per_plane = (n + size - 1) // size
     n_chunks = per_plane * rec.ne(node, 2, 2) * rec.ne(node, 2, 3)
     chunk = next_chunk(node, sync)
     while chunk < n_chunks:
-        plane, first = chunk // per_plane, chunk % per_plane * ROWS
+        plane, first = chunk // per_plane, chunk % per_plane * size
         i2, i3 = plane % rec.ne(node, 2, 2), plane // rec.ne(node, 2, 2)
         rows = rec.data(node, 1) + i2 * rec.ne(node, 1, 2) // rec.ne(node, 2, 2) * rec.nb(
             node, 1, 2
         )
         rows += i3 * rec.ne(node, 1, 3) // rec.ne(node, 2, 3) * rec.nb(node, 1, 3)
         out = rec.data(node, 0) + i2 * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3)
-        for r in range(first, min(first + ROWS, n)):
-            row = rows + r * rec.nb(node, 1, 1)
-            x = x_rows + plane * m * x_size
-            dots.dot_columns(w, row, x, x_size, m, k, scratch, tables, out, rec.nb(node, 0, 1), r)
+        x, last, stride = x_rows + plane * m * x_size, min(first + size, n), rec.nb(node, 1, 1)
+        if values.halves(w) > 0 and m == 1:
+            for r in range(first, last):
+                mem.put_f32(out, r, dots.dot_blocks(w, rows + r * stride, x, k, tables))
+        else:
+            for r in range(first, last):
+                row = rows + r * stride
+                dots.dot_columns(
+                    w, row, x, x_size, m, k, scratch, tables, out, rec.nb(node, 0, 1), r
+                )
         chunk = next_chunk(node, sync)
 
 
