@@ -23,8 +23,8 @@ def cache_dir() -> Path:
 
 
 def kernel_cache_dir() -> str:
-    """LLAMAPY_KERNEL_CACHE (or NUMBA_CACHE_DIR): where compiled kernels are kept; empty chooses."""
-    return os.environ.get("LLAMAPY_KERNEL_CACHE") or os.environ.get("NUMBA_CACHE_DIR", "")
+    """LLAMAPY_KERNEL_CACHE: where the machine code of kernels is kept; empty chooses."""
+    return os.environ.get("LLAMAPY_KERNEL_CACHE", "")
 
 
 def pip_command() -> str:
