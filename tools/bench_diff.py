@@ -20,7 +20,7 @@ Figures = dict[tuple[str, str], tuple[float, float]]
 def figures(path: Path) -> Figures:
     """{(model, test): (tokens a second, ratio to the peer)}. SystemExit for other files."""
     try:
-        made: dict[str, Any] = json.loads(path.read_text())
+        made: dict[str, Any] = json.loads(path.read_text())["figures"]
         return {
             (row["model"], f"{test}{row['n'][test]}"): (
                 row["ours"][test],

@@ -16,7 +16,7 @@ def write(path: Path, ours: float, peer: float, model: str = "m.gguf") -> str:
         "ours": {"pp": ours, "tg": 2.0},
         "peer": {"pp": peer, "tg": 2.0},
     }
-    path.write_text(json.dumps({"rows": [row]}))
+    path.write_text(json.dumps({"figures": {"rows": [row]}}))
     return str(path)
 
 
