@@ -68,8 +68,7 @@ def _type(kind: str) -> Any:
 
 
 def _group(group: type) -> Any:
-    from numba import types
-
+    types: Any = importlib.import_module("numba.core.types")
     hints = get_type_hints(group).values()
     fields = [types.int64 if hint is int else _group(hint) for hint in hints]
     if all(field == fields[0] for field in fields):
@@ -79,8 +78,7 @@ def _group(group: type) -> Any:
 
 def _flat(context: Any, kind: Any) -> list[Any]:
     """LLVM's types of the numbers that an argument of this kind is passed as."""
-    from numba import types
-
+    types: Any = importlib.import_module("numba.core.types")
     if isinstance(kind, types.BaseTuple):
         return [one for field in kind.types for one in _flat(context, field)]
     return [context.get_value_type(kind)]
@@ -88,8 +86,7 @@ def _flat(context: Any, kind: Any) -> list[Any]:
 
 def _take(context: Any, builder: Any, kind: Any, numbers: list[Any]) -> Any:
     """The argument made of the first of these numbers, which are taken out."""
-    from numba import types
-
+    types: Any = importlib.import_module("numba.core.types")
     if isinstance(kind, types.BaseTuple):
         fields = [_take(context, builder, field, numbers) for field in kind.types]
         return context.make_tuple(builder, kind, fields)

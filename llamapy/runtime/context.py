@@ -163,12 +163,8 @@ class Context:
 
     def _reserve(self, worst: Step) -> None:
         self.engine.reserve(worst.graph)
-        log.info(
-            "context of %d: memory %.1f MiB, compute buffers %.1f MiB",
-            self.n_ctx,
-            self.memory.n_bytes / 2**20,
-            self.engine.n_bytes / 2**20,
-        )
+        sizes = [n / 2**20 for n in (self.memory.n_bytes, self.engine.n_bytes)]
+        log.info("context of %d: memory %.1f MiB, compute buffers %.1f MiB", self.n_ctx, *sizes)
 
     @property
     def n_compute_bytes(self) -> int:
