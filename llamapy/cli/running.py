@@ -54,6 +54,7 @@ class Run:
         with compiling() as hook:
             context = Context(self.model, on_compile=hook, **self.context)
             generation = Generation(context, ids, chain=chain, **self.generation)
+            self._say(context)
             interrupted: BaseException | None = None
             try:
                 with answer.interruptible(generation.stop):
@@ -69,6 +70,12 @@ class Run:
         answer.timings(generation.result, chain.seed if drawn else None)
         if interrupted is not None:
             raise interrupted
+
+    def _say(self, context: Context) -> None:
+        """What weights and context take, which is most of what the run takes."""
+        sizes = [self.model.n_bytes, context.memory.n_bytes, context.n_compute_bytes]
+        weights, cache, compute = (f"{n / 2**20:.1f} MiB" for n in sizes)
+        console.note(f"memory: weights {weights}, cache {cache}, compute buffers {compute}")
 
     def _ids(self, text: bytes, *, raw: bool, bos: bool) -> list[int]:
         """The prompt's tokens: the text as it is, or a conversation of one message."""
@@ -90,6 +97,7 @@ class Run:
             session = ChatSession(
                 context, system=self.system, options=self.generation, **self.sampling
             )
+            self._say(context)
             if session.template.is_plain:
                 console.note("the model has no chat template: texts go to it as they are")
             converse(session)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -63,7 +64,8 @@ def test_only_the_answer_goes_to_stdout(call: Call) -> None:
     code, out, err = call("-p", "The sky", "-n", "6")
     assert code == 0
     lines = err.splitlines()
-    assert lines[0].startswith("prompt: ") and lines[1].startswith("answer: ") and len(lines) == 2
+    assert [line.partition(": ")[0] for line in lines] == ["memory", "prompt", "answer"]
+    assert re.fullmatch(r"memory: weights 0\.2 MiB, cache [\d.]+ MiB, compute .* MiB", lines[0])
     code, data, err2 = call("-p", "The sky", "-n", "6", "--json")
     found = json.loads(data)
     assert set(found) == {"prompt_tokens", "tokens", "text", "stop_reason", "timings"}

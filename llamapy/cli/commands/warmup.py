@@ -18,7 +18,7 @@ def main(
     ctv: options.TypeV = "f16",
     json: options.Json = False,
 ) -> None:
-    """Compile the kernels that a model (or, with --all, any model) needs, in several processes."""
+    """Compile the kernels that a model needs (--all: any model), in several processes."""
     from llamapy.cli import console
     from llamapy.cli.running import open_model
     from llamapy.core.errors import UsageError
