@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 BUILD = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
 import numpy as np
 from llamapy.backend.cpu.kernels.norms import norms
 from llamapy.backend.cpu.sync import block_of, walk
