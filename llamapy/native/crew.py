@@ -18,6 +18,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def build(wanted: Sequence[Wanted], n: int, report: Callable[[str, int], None]) 
 def close() -> None:
     """End all processes at once."""
     while _all:
-        _all.pop().process.kill()
+        _all.pop().end()
 
 
 class _Worker:
@@ -74,6 +75,15 @@ class _Worker:
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path},
         )
+
+    def end(self) -> None:
+        """Kill the process, if it has not ended, and forget it."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with suppress(OSError):  # a line that it has not read
+                assert pipe is not None
+                pipe.close()
 
     def work(self, waiting: deque[Job], ended: queue.Queue[str]) -> None:
         """Take jobs until none is left. A process that died takes its jobs without doing them."""
@@ -97,7 +107,9 @@ atexit.register(close)
 
 
 def _workers(n: int) -> list[_Worker]:
-    _all[:] = [worker for worker in _all if worker.process.poll() is None]
+    for worker in [one for one in _all if one.process.poll() is not None]:
+        _all.remove(worker)
+        worker.end()
     while len(_all) < n:
         _all.append(_Worker())
     return _all[:n]

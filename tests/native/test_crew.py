@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from llamapy.native import crew
+
 BUILD = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
@@ -48,6 +50,18 @@ def test_processes_build_and_this_one_loads_no_compiler(tmp_path: Path) -> None:
     assert [line.split()[-1] for line in lines[1:4]] == ["1", "2", "3"]
     assert lines[4] == "True False", err
     assert len(list(tmp_path.glob("*.o"))) == 3
+
+
+def test_processes_that_ended_are_replaced() -> None:
+    crew._all.append(crew._Worker())
+    ended = crew._all[-1]
+    assert ended.process.stdin is not None
+    ended.process.stdin.close()
+    ended.process.wait(30)
+    fresh = crew._workers(1)
+    assert ended not in fresh and fresh[0].process.poll() is None
+    crew.close()
+    assert fresh[0].process.returncode is not None and not crew._all
 
 
 def test_what_a_process_cannot_do_fails_where_it_is_needed(tmp_path: Path) -> None:

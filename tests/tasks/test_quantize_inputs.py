@@ -293,7 +293,8 @@ def test_memory_is_a_few_pieces_never_a_tensor(kind: str, tmp_path: Path) -> Non
 
 
 INTERRUPTED = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
 from llamapy.cli.main import main
 main(["quantize", sys.argv[1], sys.argv[2], "iq3_s", "--pure", "-t", "2"])
 """
