@@ -11,11 +11,11 @@ from rich.table import Table
 
 from llamapy.cli import console
 from llamapy.cli.kernels import compiling
-from llamapy.cli.running import CACHE_TYPES
 from llamapy.core.errors import UsageError
 from llamapy.engine.trace import Event
 from llamapy.gguf.output import PendingFiles
 from llamapy.runtime import sources
+from llamapy.runtime.memory.kv import cache_type
 from llamapy.tasks import bench, bench_output
 from llamapy.tasks.bench import Case, Result
 from llamapy.tasks.profile import Line, by_op, chrome
@@ -33,11 +33,7 @@ def models(paths: list[Path] | None) -> list[str]:
 
 
 def cache_types(text: str) -> list[str]:
-    found = [part.strip().lower() for part in text.split(",")]
-    for name in found:
-        if name not in CACHE_TYPES:
-            raise UsageError(f"no cache type {name!r}", hint=f"there are {', '.join(CACHE_TYPES)}")
-    return found
+    return [cache_type(part.strip()) for part in text.split(",")]
 
 
 def flash(text: str) -> list[int]:

@@ -14,9 +14,8 @@ from llamapy.runtime import sources
 from llamapy.runtime.chat_session import ChatSession, prompt_ids, template_of
 from llamapy.runtime.context import Context
 from llamapy.runtime.generate import Generation, make_chain, too_long
+from llamapy.runtime.memory.kv import cache_type
 from llamapy.runtime.model import Model
-
-CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
 
 def open_model(path: Path | None, **options: Any) -> Model:
@@ -38,11 +37,7 @@ class Run:
 
     def __post_init__(self) -> None:
         for name in ("type_k", "type_v"):
-            if self.context[name].lower() not in CACHE_TYPES:
-                wanted = self.context[name]
-                raise UsageError(
-                    f"no cache type {wanted!r}", hint=f"there are {', '.join(CACHE_TYPES)}"
-                )
+            cache_type(self.context[name])
 
     def answer(self, text: bytes, *, raw: bool, bos: bool, as_json: bool) -> None:
         """Answer once. What cannot fit is refused before any work."""

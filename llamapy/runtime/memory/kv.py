@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llamapy.backend.backend import Backend
-from llamapy.core.errors import QuantError
+from llamapy.core.errors import QuantError, UsageError
 from llamapy.graph import Builder, Tensor
 from llamapy.nn.attention import pieces_by
 from llamapy.nn.cache import Cache, Layer
@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 STEP = 256  # the visible length grows in such steps, so that graphs can be used again
 SQUARE = 64  # the size of the matrix that turns values, and the least that turns keys
 
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+
 Placing = Callable[[int], Backend]
+
+
+def cache_type(name: str) -> str:
+    """The cache type that a person calls `name`, in lower case. UsageError if there is none."""
+    if name.lower() not in CACHE_TYPES:
+        raise UsageError(f"no cache type {name!r}", hint=f"there are {', '.join(CACHE_TYPES)}")
+    return name.lower()
 
 
 def padded(n: int) -> int:
