@@ -12,15 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, get_type_hints
 
+from llamapy.native.jit import OPTIONS
 from llamapy.native.store import ENTRY, Code
-
-_OPTIONS = {
-    "nogil": True,
-    "error_model": "numpy",
-    "boundscheck": False,
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-}
 
 
 def build(
@@ -36,7 +29,7 @@ def build(
     from numba.core.compiler_lock import global_compiler_lock
 
     with global_compiler_lock, _only_the_whole():
-        dispatcher = numba.njit(**{**_OPTIONS, **options})(function)
+        dispatcher = numba.njit(**{**OPTIONS, **options})(function)
         types = tuple(_type(kind) for kind in kinds)
         dispatcher.compile(types)
         made = dispatcher.overloads[types]

@@ -34,6 +34,27 @@ Wanted = tuple[Kernel | Compiled, tuple[Any, ...]]
 Job = tuple[str, str, list[str]]
 
 
+def load(
+    wanted: Sequence[Wanted], n: int, report: Callable[[str, int, int], None] | None = None
+) -> int:
+    """Load all; those that are not on the disk are compiled, in up to n processes, and counted.
+
+    report(name, done, total) while there is something to compile, at last with done = total.
+    """
+    report = report or (lambda name, done, total: None)
+    missing = [(what, types) for what, types in wanted if not what.load_kept(*types)]
+    total = len(missing)
+    if not missing:
+        return 0
+    report(missing[0][0].__name__, 0, total)
+    build(missing, n, lambda name, done: report(name, min(done, total - 1), total))
+    for what, types in missing:
+        report(what.__name__, total - 1, total)
+        what.load(*types)
+    report("", total, total)
+    return total
+
+
 def build(wanted: Sequence[Wanted], n: int, report: Callable[[str, int], None]) -> None:
     """Compile what is wanted in up to n processes; report(name, how many are done) at each end.
 

@@ -15,11 +15,10 @@ from typing import Any, get_type_hints
 from llamapy.native import sources, store
 
 _lock = threading.RLock()
-# What only compiled code calls ends up in its callers: no wrappers, no place on disk.
-_FOR_CALLERS = {
+# numba's options. All code ends up in its callers, at last in an entry: it needs no wrappers.
+OPTIONS = {
     "nogil": True,
     "error_model": "numpy",
-    "cache": False,
     "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
 }
@@ -64,7 +63,7 @@ class Compiled:
                 if self._inner is None:
                     numba: Any = importlib.import_module("numba")
                     linked = link(self.function)
-                    self._inner = numba.njit(**{**_FOR_CALLERS, **self.options})(linked)
+                    self._inner = numba.njit(**{**OPTIONS, **self.options})(linked)
         return self._inner
 
     def __call__(self, *args: Any) -> Any:
@@ -159,10 +158,6 @@ class Kernel:
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
         self._made: dict[tuple[str, str], store.Loaded] = {}
-
-    def is_ready(self, a: str, b: str) -> bool:
-        """Whether it is loaded in this process."""
-        return (a, b) in self._made
 
     def load(self, a: str, b: str) -> None:
         """Load it for these tensor types, compiled if need be."""

@@ -15,7 +15,9 @@ from types import TracebackType
 
 import numpy as np
 
+from llamapy.backend.cpu.threads import budget
 from llamapy.core.errors import Aborted, QuantError
+from llamapy.native import crew
 from llamapy.quants import codec
 from llamapy.quants.api import NEED_IMPORTANCE
 from llamapy.quants.codec import Codec
@@ -23,7 +25,7 @@ from llamapy.tasks.importance_use import Importances
 from llamapy.tasks.inspect import AnyFile
 from llamapy.tasks.quantize_checks import LARGE, check_blocks
 from llamapy.tasks.quantize_plan import Planned
-from llamapy.tasks.rows import Bytes, Floats, Rows, to_f32
+from llamapy.tasks.rows import Bytes, Floats, Rows, compiled_for, to_f32
 from llamapy.tasks.tensor_error import TensorError
 
 PIECE = 1 << 20  # values of a piece; at least one row
@@ -68,15 +70,14 @@ def encode(
 
 
 def compile_for(tensors: Iterable[tuple[str, str]]) -> None:
-    """Compile what decodes and encodes these pairs of types, source and target, in this thread:
-    Ctrl-C ends it there, in the threads of a pool it would be waited for.
+    """Load what decodes and encodes these pairs of types, source and target, in this thread: Ctrl-C
+    ends it there, in the threads of a pool it would be waited for.
     """
     pairs = set(tensors)
-    for source in sorted({source for source, _ in pairs}):
-        to_f32(np.empty(0, np.uint8), codec.get(source), np.empty(0, np.float32))
-    for target in sorted({target for _, target in pairs}):
-        kind = codec.get(target)
-        kind.encode(0, 0, 0, kind.n_values, 0, codec.tables_address(kind))
+    sources, targets = sorted({pair[0] for pair in pairs}), sorted({pair[1] for pair in pairs})
+    wanted = [one for source in sources for one in compiled_for(codec.get(source))]
+    wanted += [(codec.get(target).encode, (int,) * 6) for target in targets]
+    crew.load(wanted, budget())
 
 
 class Encoder:

@@ -7,7 +7,6 @@ error and not a crash.
 from __future__ import annotations
 
 import ctypes
-import threading
 from functools import cache
 from typing import Any
 
@@ -18,7 +17,7 @@ from llamapy.backend.cpu import values
 from llamapy.core.errors import ModelError
 from llamapy.gguf.limits import shown
 from llamapy.gguf.reader import TensorInfo
-from llamapy.native import Kernel, mem
+from llamapy.native import Kernel, crew, mem
 from llamapy.quants import codec
 from llamapy.quants.codec import Codec
 from llamapy.tasks.inspect import AnyFile
@@ -31,24 +30,29 @@ STEP = 1 << 16  # values worked on at a time: their float32 stay in a core's cac
 _C_KERNEL = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)  # without the GIL
 
 
-def _rows_to_f32(src, dst, n, tables, w, b):  # type: ignore[no-untyped-def]
+@Kernel
+def rows_to_f32(src, dst, n, tables, w, b):  # type: ignore[no-untyped-def]
     """n values of whole blocks of type `w` at address `src` to float32 at `dst`."""
     values.row_to_f32(w, src, dst, n, mem.local(512), tables)
 
 
-_kernel = Kernel(_rows_to_f32)
-_lock = threading.Lock()
-
-
 @cache
 def _converter(kind: str) -> Any:
-    with _lock:
-        return _C_KERNEL(_kernel.address(kind))
+    return _C_KERNEL(rows_to_f32.address(kind))
+
+
+def compiled_for(kind: type[Codec]) -> list[crew.Wanted]:
+    """The compiled functions that `to_f32` calls for this type."""
+    return [(rows_to_f32, (kind.name, ""))] if _is_compiled(kind) else []
+
+
+def _is_compiled(kind: type[Codec]) -> bool:
+    return kind.name in values.PLAIN or kind.unpack is not None
 
 
 def to_f32(blocks: Bytes, kind: type[Codec], out: Floats) -> None:
     """Decode contiguous blocks to `out` [n values]; the bits are those of `kind.dequantize`."""
-    if kind.name in values.PLAIN or kind.unpack is not None:
+    if _is_compiled(kind):
         tables = codec.tables_address(kind)
         _converter(kind.name)(blocks.ctypes.data, out.ctypes.data, out.size, tables, 0, 0)
     else:

@@ -19,11 +19,11 @@ from llamapy.graph.op import maker
 from llamapy.native import Compiled, crew
 from llamapy.quants import codec
 from llamapy.runtime.context import Context
+from llamapy.runtime.memory.kv import CACHE_TYPES, cache_type
 from llamapy.runtime.model import Model
 
 Report = Callable[[str, int, int], None]
 N_TOKENS = (1, 4, 512)  # ubatches: an answer's, a few at once, a prompt's
-CACHES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ def of_model(
     model: Model, *, type_k: str = "f16", type_v: str = "f16", report: Report | None = None
 ) -> Warmed:
     """Compile what running this model takes, with caches of these types."""
-    with Context(model, n_ctx=1024, type_k=type_k, type_v=type_v) as context:
+    k, v = cache_type(type_k), cache_type(type_v)
+    with Context(model, n_ctx=1024, type_k=k, type_v=v) as context:
         nodes = [n for count in N_TOKENS for n in context.graph(count).nodes]
         return _compile(nodes, report)
 
@@ -62,13 +63,7 @@ def _compile(
         wanted = [*cpu.wanted(nodes), *(more or [])]
     finally:
         cpu.close()
-    hear = report or (lambda name, done, total: None)
-    missing = [one for one in wanted if not one[0].load_kept(*one[1])]
-    total = len(missing)
-    crew.build(missing, budget(), lambda name, done: hear(name, done, total))
-    for what, types in missing:
-        what.load(*types)
-    return Warmed(len(wanted), total)
+    return Warmed(len(wanted), crew.load(wanted, budget(), report))
 
 
 def _of_weights() -> Iterator[Tensor]:
@@ -87,7 +82,7 @@ def _of_weights() -> Iterator[Tensor]:
 
 def _of_caches() -> Iterator[Tensor]:
     g = Builder()
-    for name in CACHES:
+    for name in CACHE_TYPES:
         cache = Tensor(name, (64, 256, 2))
         yield g.set_rows(Tensor(name, (128, 256)), _f32(128, 4), Tensor("i64", (4,)))
         for n in (1, 64):

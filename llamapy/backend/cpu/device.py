@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from llamapy.backend.backend import Backend, BufferType, Program, aligned
+from llamapy.backend.backend import Backend, BufferType, Program, aligned, host_memory
 from llamapy.backend.cpu import record, sync
 from llamapy.backend.cpu.step import Machine, Step, plan
 from llamapy.backend.cpu.threads import Pool, budget, choose
@@ -44,8 +43,7 @@ class CPU(Backend):
         self._running: CpuProgram | None = None
 
     def memory(self) -> tuple[int, int]:
-        page = os.sysconf("SC_PAGE_SIZE")
-        return page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")
+        return host_memory()
 
     def supports_op(self, node: Tensor) -> bool:
         return node.op is None or not node.op.computes or plan(node, self.machine) is not None
@@ -98,7 +96,7 @@ class CpuProgram(Program):
         self._counters = aligned(64 * max(n, 1)).view(np.int64)
         self._sync = aligned(sync.SYNC_BYTES).view(np.int64)
         self.records = aligned(record.BYTES * max(n, 1)).view(np.int64).reshape(-1, record.WORDS)
-        self._compile_kernels()
+        crew.load(_functions(self.steps), budget(), device.on_compile)
         for i, step in enumerate(self.steps):
             row = self.records[i]
             record.write(row, step.params, step.tensors)
@@ -109,19 +107,6 @@ class CpuProgram(Program):
             row[record.PRIVATE_BYTES] = private
         self.records[:n, record.BARRIER] = _barriers(self.steps)
         self._walk = sync.walk.entry(_WALK)
-
-    def _compile_kernels(self) -> None:
-        """Load the kernels of all steps; those that no earlier process compiled are compiled."""
-        missing = [one for one in _functions(self.steps) if not one[0].load_kept(*one[1])]
-        if not missing:
-            return
-        total, hook = len(missing), self.device.on_compile or (lambda *_: None)
-        hook(missing[0][0].__name__, 0, total)
-        crew.build(missing, budget(), lambda name, done: hook(name, min(done, total - 1), total))
-        for what, types in missing:
-            hook(what.__name__, total - 1, total)
-            what.load(*types)
-        hook("", total, total)
 
     def run(self) -> None:
         self._counters[:] = 0

@@ -33,8 +33,8 @@ def main(
             opened = open_model(model)
             found = warmup.of_model(
                 opened,
-                type_k=ctk.lower(),
-                type_v=ctv.lower(),
+                type_k=ctk,
+                type_v=ctv,
                 report=lambda name, done, total: tick(done, total),
             )
     if json:
