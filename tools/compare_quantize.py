@@ -69,7 +69,6 @@ def compare(
         choices=Choices(allow_requantize=True),
         imatrix=imatrix,
         threads=args.threads,
-        overwrite=True,
     )
     extra: dict[str, Any] = {}
     if weights:
@@ -79,6 +78,7 @@ def compare(
         }
 
     def llamapy() -> float:
+        ours.unlink(missing_ok=True)  # as for the peer: freeing an old file is no part of it
         start = time.perf_counter()
         with quantize.prepare(args.model, name, options) as job:
             quantize.run(job, ours)
