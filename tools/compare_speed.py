@@ -28,19 +28,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     paths = arguments.models or [fetch_models.smollm2(), fetch_models.gemma3()]
-    rows = [measure(path, arguments) for path in paths]
     print(f"{'model':26} {'test':>10} {'ours t/s':>10} {'peer t/s':>10} {'ratio':>7}")
-    for row in rows:
-        for test in ("pp", "tg"):
-            ours, theirs = row["ours"][test], row["peer"][test]
-            name = f"{test}{row['n'][test]}" + (f"@{arguments.d}" if arguments.d else "")
-            figures = f"{ours:10.1f} {theirs:10.1f} {ours / theirs:7.2f}"
-            print(f"{row['model'][:26]:26} {name:>10} {figures}")
+    rows = []
+    for path in paths:
+        rows.append(measure(path, arguments))
+        show(rows[-1], arguments.d)
     return {
         "machine": platform.processor() or platform.machine(),
         "date": time.strftime("%F %T"),
         "rows": rows,
     }
+
+
+def show(row: dict[str, Any], depth: int) -> None:
+    for test in ("pp", "tg"):
+        ours, theirs = row["ours"][test], row["peer"][test]
+        name = f"{test}{row['n'][test]}" + (f"@{depth}" if depth else "")
+        figures = f"{ours:10.1f} {theirs:10.1f} {ours / theirs:7.2f}"
+        print(f"{row['model'][:26]:26} {name:>10} {figures}", flush=True)
 
 
 def measure(path: Path, a: argparse.Namespace) -> dict[str, Any]:

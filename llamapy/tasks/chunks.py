@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from llamapy.core.errors import LlamapyError, UsageError
 from llamapy.runtime.batch import Batch
-from llamapy.runtime.context import Context
+from llamapy.runtime.context import Context, Observer
 from llamapy.runtime.model import Model
+from llamapy.runtime.rounding import wrapped
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
@@ -85,6 +86,7 @@ class Evaluator:
              what is computed at once
     scored   the first scored position; default half of the chunk
     full     compute every position's output, not only the scored ones
+    activations  "exact", or "q8": rounded before each product as llama.cpp's CPU kernels do
     options  of the Context
     """
 
@@ -96,6 +98,8 @@ class Evaluator:
         n_batch: int = 0,
         scored: int | None = None,
         full: bool = False,
+        activations: str = "exact",
+        observer: Observer | None = None,
         **options: Any,
     ) -> None:
         n_ubatch = options.pop("n_ubatch", N_UBATCH)
@@ -112,9 +116,9 @@ class Evaluator:
             n_ubatch=n_ubatch,
             n_seq_max=self.n_seq,
             n_outputs_max=n_ubatch,
+            observer=wrapped(activations, observer),
             **options,
         )
-        observer = self.context.observer
         self.whole = observer is not None and observer.whole
         self.clock = Clock()
         tokenizer = model.tokenizer
