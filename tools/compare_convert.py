@@ -51,16 +51,17 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def compare(args: argparse.Namespace, model: Path, kind: str, folder: Path) -> dict[str, Any]:
     """One folder and type: medians of both sides, and whether the files are equal."""
-    ours, theirs = folder / "llamapy.gguf", folder / "peer.gguf"
+    outputs = {side: folder / f"{side}.gguf" for side in ("llamapy", "peer")}
     common = [str(model), "--outtype", kind, "--outfile"]
     script = str(args.llama_cpp / SCRIPT)
     commands = {
-        "llamapy": [sys.executable, "-m", "llamapy", "convert", "--force", *common, str(ours)],
-        "peer": [args.python, script, *common, str(theirs)],
+        "llamapy": [sys.executable, "-m", "llamapy", "convert", *common, str(outputs["llamapy"])],
+        "peer": [args.python, script, *common, str(outputs["peer"])],
     }
     samples: dict[str, list[float]] = {side: [] for side in commands}
     for rep in range(args.reps + 1):
         for side, command in commands.items():
+            outputs[side].unlink(missing_ok=True)  # neither side replaces a file
             seconds = timed(command)
             if rep:
                 samples[side].append(seconds)
@@ -71,7 +72,7 @@ def compare(args: argparse.Namespace, model: Path, kind: str, folder: Path) -> d
         "llamapy_s": medians["llamapy"],
         "peer_s": medians["peer"],
         "ratio": medians["peer"] / medians["llamapy"],
-        "equal": filecmp.cmp(ours, theirs, shallow=False),
+        "equal": filecmp.cmp(*outputs.values(), shallow=False),
         "samples": samples,
     }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import errno
+import gc
 import importlib.util
 import logging
 import os
@@ -101,7 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError):  # closed, or no text stream
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
+    gc.set_threshold(50_000)  # a vocabulary alone is 100,000s of objects, and no garbage
+    code = run(sys.argv[1:] if arguments is None else list(arguments))
+    gc.freeze()  # what there is at the end need not be searched either
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:

@@ -68,12 +68,17 @@ def singles(bits: Array) -> Array:
     return pairs.view("<f4").reshape(bits.shape)
 
 
+def all_finite(halves: Array) -> bool:
+    """Whether none is infinite or no number. float16."""
+    bits = halves.reshape(-1).view("<u2")
+    return not bits.size or (bits.view("<i2").max() < _INFINITE and bits.max() < _SIGN | _INFINITE)
+
+
 def overflow(halves: Array, values: Array) -> bool:
     """Whether a half is infinite whose number is not. values: float32, or bits of bfloat16."""
-    bits = halves.reshape(-1).view("<u2")
-    if not bits.size or (bits.view("<i2").max() < _INFINITE and bits.max() < _SIGN | _INFINITE):
+    if all_finite(halves):
         return False
-    given = values.reshape(-1)[np.isinf(bits.view("<f2"))]
+    given = values.reshape(-1)[np.isinf(halves.reshape(-1))]
     return bool(np.isfinite(singles(given) if given.dtype == np.uint16 else given).any())
 
 

@@ -7,37 +7,29 @@ Memory is a few times the largest tensor, whatever the model's size.
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
-from llamapy.convert import architectures, dequant, halves, metadata, names, vocab
+from llamapy.convert import architectures, dequant, metadata, names, vocab
 from llamapy.convert.checkpoint import Checkpoint, open_folder
 from llamapy.convert.metadata import About
 from llamapy.convert.plan import Stored, Tensor, embedding_rows, plan
-from llamapy.core.errors import ModelError, QuantError, UsageError
-from llamapy.core.log import log
+from llamapy.core.errors import ModelError, UsageError
 from llamapy.gguf import keys, split
-from llamapy.gguf.limits import shown
 from llamapy.gguf.writer import GGUFWriter
 from llamapy.nn import hf
 from llamapy.nn.params import Params
 from llamapy.quants import codec
 from llamapy.tasks import convert_types
+from llamapy.tasks.convert_data import Data
 from llamapy.tasks.convert_types import Chosen
 
-Array = np.ndarray[Any, Any]
 StrPath = str | os.PathLike[str]
 
 QUANTIZATION_VERSION = 2  # GGML_QUANT_VERSION
-PLAIN = ("f32", "f16", "bf16")
-AHEAD = 3  # pieces
 
 
 @dataclass(frozen=True)
@@ -186,13 +178,13 @@ def run(job: Job, *, on_done: Callable[[int], None] | None = None) -> list[str]:
         writer.add_tensor(one.name, one.ne, kind_of.type_id, job.bytes_of(one))
     options = job.options
     inputs = job.checkpoint.files
-    with _Ahead(job) as ahead:
+    with Data(job.tensors, job.chosen.kinds, options.threads) as data:
         if not (options.split_max_tensors or options.split_max_size):
-            writer.write(ahead.of, inputs=inputs, overwrite=options.overwrite, on_done=on_done)
+            writer.write(data.of, inputs=inputs, overwrite=options.overwrite, on_done=on_done)
             return [writer.path]
         return split.write_split(
             writer,
-            ahead.of,
+            data.of,
             max_tensors=options.split_max_tensors,
             max_size=options.split_max_size,
             no_tensor_first_split=options.no_tensor_first_split,
@@ -201,69 +193,3 @@ def run(job: Job, *, on_done: Callable[[int], None] | None = None) -> list[str]:
             overwrite=options.overwrite,
             on_done=on_done,
         )
-
-
-class _Ahead:
-    """The data of all tensors, made in order by a thread that is a few pieces ahead of the writer.
-
-    More threads would only wait for each other between numpy's short steps; quantizing has its own.
-    """
-
-    def __init__(self, job: Job) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="llamapy-convert")
-        self._given = ((one, rows) for one in job.tensors for rows in one.pieces())
-        self._made: deque[tuple[str, Future[Array]]] = deque()
-        self._kinds, self._threads = job.chosen.kinds, job.options.threads
-
-    def of(self, name: str) -> Iterator[Array]:
-        """The pieces of a tensor. To be asked in the order of the file."""
-        self._fill()
-        while self._made and self._made[0][0] == name:
-            yield self._made.popleft()[1].result()
-            self._fill()
-
-    def _fill(self) -> None:
-        while len(self._made) < AHEAD and (given := next(self._given, None)):
-            one, rows = given
-            made = self._pool.submit(encoded, one, rows, self._kinds[one.name], self._threads)
-            self._made.append((one.name, made))
-
-    def __enter__(self) -> _Ahead:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def encoded(tensor: Tensor, rows: Array, kind: str, threads: int) -> Array:
-    """Rows of a tensor in a type. QuantError names the tensor."""
-    if kind in PLAIN:
-        return _float(rows, tensor, kind)
-    from llamapy.quants import api
-
-    try:
-        return api.quantize(_float(rows, tensor, "f32"), kind, threads=threads)
-    except QuantError as error:
-        raise QuantError(f"tensor {shown(tensor.name)}: {error.message}") from None
-
-
-def _float(rows: Array, tensor: Tensor, kind: str) -> Array:
-    """Rows as float32, float16, or the bits of bfloat16."""
-    if tensor.dtype.lower() == kind:
-        return rows
-    is_bfloat = tensor.dtype == "BF16"
-    if kind == "f16":
-        made = halves.of_bfloats(rows) if is_bfloat else halves.of_singles(rows)
-        if halves.overflow(made, rows):
-            log.warning("tensor %s has values beyond f16: they become infinite", shown(tensor.name))
-        return made
-    singles = halves.singles(rows) if is_bfloat else np.ascontiguousarray(rows, "<f4")
-    return to_bfloat(singles) if kind == "bf16" else singles
-
-
-def to_bfloat(values: Array) -> Array:
-    """Bits of the nearest bfloat16, halves to even; a NaN stays one. float32 -> uint16."""
-    bits = values.view("<u4")
-    nan = (bits & 0x7FFFFFFF) > 0x7F800000
-    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
-    return np.where(nan, (bits >> 16) | 64, rounded).astype("<u2")

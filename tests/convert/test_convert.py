@@ -18,7 +18,7 @@ from llamapy.quants import codec
 from llamapy.runtime.batch import Batch
 from llamapy.runtime.context import Context
 from llamapy.runtime.model import Model
-from llamapy.tasks import convert, convert_types, quantize
+from llamapy.tasks import convert, convert_data, convert_types, quantize
 from tests.convert import folders
 
 
@@ -224,8 +224,8 @@ def test_a_failure_leaves_nothing(llama: Path, monkeypatch: pytest.MonkeyPatch) 
             raise KeyboardInterrupt
         return original(*args)
 
-    original = convert.encoded
-    monkeypatch.setattr(convert, "encoded", fail)
+    original = convert_data.encoded
+    monkeypatch.setattr(convert_data, "encoded", fail)
     with pytest.raises(KeyboardInterrupt):
         convert.run(job)
     assert sorted(p.name for p in llama.parent.iterdir()) == before
