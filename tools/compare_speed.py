@@ -1,4 +1,8 @@
-"""Tokens a second of prefill and decode, ours and the peer's in turns: medians and ratios."""
+"""Tokens a second of prefill and decode, ours and the peer's in turns: medians and ratios.
+
+At a depth (`-d`), with a cache type (`-ct`), and with several sequences a step (`-b 2 4 8`).
+`--torch` adds transformers with torch in bfloat16, where both are installed.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import compare_speed_torch
 import fetch_models
 import numpy as np
 import peer
@@ -19,20 +25,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "models", nargs="*", type=Path, help="GGUF files (default: SmolLM2 and Gemma 3 270M)"
     )
-    parser.add_argument("-p", type=int, default=512, help="tokens of prefill")
-    parser.add_argument("-n", type=int, default=64, help="tokens of decode")
+    parser.add_argument("-p", type=int, default=512, help="tokens of prefill; 0: none")
+    parser.add_argument("-n", type=int, default=64, help="tokens of decode; 0: none")
+    parser.add_argument("-b", type=int, nargs="*", default=[1], help="sequences a step of decode")
     parser.add_argument("-d", type=int, default=0, help="tokens in the context before")
+    parser.add_argument("-ct", default="f16", help="type of the caches")
     parser.add_argument("-t", type=int, default=2, help="threads")
     parser.add_argument("-r", type=int, default=5, help="runs of each, after one to warm up")
+    parser.add_argument("--torch", action="store_true", help="transformers with torch, too")
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     paths = arguments.models or [fetch_models.smollm2(), fetch_models.gemma3()]
-    print(f"{'model':26} {'test':>10} {'ours t/s':>10} {'peer t/s':>10} {'ratio':>7}")
+    others = ["peer", "torch"] if arguments.torch else ["peer"]
+    title = "".join(f" {name + ' t/s':>10} {'ratio':>7}" for name in others)
+    print(f"{'model':26} {'test':>12} {'ours t/s':>10}{title}", flush=True)
     rows = []
     for path in paths:
         rows.append(measure(path, arguments))
-        show(rows[-1], arguments.d)
+        show(rows[-1], others)
     return {
         "machine": platform.processor() or platform.machine(),
         "date": time.strftime("%F %T"),
@@ -40,61 +51,127 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def show(row: dict[str, Any], depth: int) -> None:
-    for test in ("pp", "tg"):
-        ours, theirs = row["ours"][test], row["peer"][test]
-        name = f"{test}{row['n'][test]}" + (f"@{depth}" if depth else "")
-        figures = f"{ours:10.1f} {theirs:10.1f} {ours / theirs:7.2f}"
-        print(f"{row['model'][:26]:26} {name:>10} {figures}", flush=True)
+def show(row: dict[str, Any], others: list[str]) -> None:
+    for test, ours in row["ours"].items():
+        rates = [row[name].get(test) for name in others]
+        figures = "".join(f" {r:10.1f} {ours / r:7.2f}" if r else " " * 19 for r in rates)
+        print(f"{row['model'][:26]:26} {test:>12} {ours:10.1f}{figures}", flush=True)
+
+
+class Engine(Protocol):
+    """Something that decodes. Sequence 0 holds a prefix; the others start empty."""
+
+    def clear(self) -> None: ...
+    def prefill(self, tokens: list[int], start: int) -> None: ...
+    def back(self, n: int) -> None:
+        """Forget positions from n on, of all sequences; at n > 0 only of sequence 0."""
+
+    def step(self, tokens: list[int], position: int) -> None:
+        """A token of each of the sequences 0, 1, ..."""
+
+
+class Ours:
+    def __init__(self, path: Path, n_ctx: int, n_seq: int, a: argparse.Namespace) -> None:
+        from llamapy.runtime.context import Context
+        from llamapy.runtime.model import Model
+
+        options: dict[str, Any] = {"type_k": a.ct, "type_v": a.ct, "threads": a.t}
+        self.context = Context(Model(path), n_ctx=n_ctx, n_seq_max=n_seq, **options)
+        self.clear = self.context.memory.clear
+
+    def prefill(self, tokens: list[int], start: int) -> None:
+        for at in range(0, len(tokens), self.context.n_batch):
+            self.context.decode(tokens[at : at + self.context.n_batch])
+
+    def back(self, n: int) -> None:
+        self.context.memory.remove(0, n, -1)
+
+    def step(self, tokens: list[int], position: int) -> None:
+        from llamapy.runtime.batch import Batch
+
+        n = len(tokens)
+        self.context.decode(Batch(tokens, positions=[position] * n, sequences=list(range(n))))
+
+
+class Theirs:
+    def __init__(self, context: peer.Context) -> None:
+        self.context = context
+        self.clear, self.prefill = context.clear, context.prefill
+
+    def back(self, n: int) -> None:
+        self.context.lib.llama_memory_seq_rm(self.context.memory, 0, n, -1)
+
+    def step(self, tokens: list[int], position: int) -> None:
+        n = len(tokens)
+        sequences, outputs = np.arange(n), np.ones(n)
+        self.context.decode(tokens, positions=[position] * n, sequences=sequences, outputs=outputs)
 
 
 def measure(path: Path, a: argparse.Namespace) -> dict[str, Any]:
-    n_ctx = max(a.d + a.p, a.d + a.n) + 8
-    ours = our_engine(path, n_ctx, a.t)
-    with peer.connect().open(path) as model, model.context(n_ctx=n_ctx, threads=a.t) as context:
-        rng = np.random.default_rng(0)
-        tokens = [int(t) for t in rng.integers(0, model.n_vocab, n_ctx)]
-        theirs = (context.clear, lambda part, start: context.prefill(part, start))
-        engines = {"ours": ours, "peer": theirs}
-        samples: dict[str, dict[str, list[float]]] = {
-            name: {"pp": [], "tg": []} for name in engines
-        }
-        for repetition in range(a.r + 1):
-            for name, (clear, decode) in engines.items():
-                found = once(clear, decode, tokens, a)
-                if repetition:
-                    for test, rate in found.items():
-                        samples[name][test].append(rate)
+    n_ctx = a.d + max(a.p, a.n) + 8
+    n_seq = max(a.b) if a.n else 1
+    n_all = n_ctx * n_seq
+    options: dict[str, Any] = {"type_k": a.ct, "type_v": a.ct, "threads": a.t}
+    with ExitStack() as open_now:
+        model = open_now.enter_context(peer.connect().open(path))
+        context = open_now.enter_context(model.context(n_ctx=n_all, n_seq=n_seq, **options))
+        tokens = [int(t) for t in np.random.default_rng(0).integers(0, model.n_vocab, n_all)]
+        engines: dict[str, Engine] = {"ours": Ours(path, n_all, n_seq, a), "peer": Theirs(context)}
+        if a.torch:
+            engines["torch"] = compare_speed_torch.Torch(path, a.t)
+        samples = in_turns(engines, tokens, a)
     medians = {
-        name: {t: statistics.median(v) for t, v in tests.items()} for name, tests in samples.items()
+        name: {test: statistics.median(rates) for test, rates in tests.items()}
+        for name, tests in samples.items()
     }
-    return {"model": path.name, "n": {"pp": a.p, "tg": a.n}, **medians, "samples": samples}
+    return {"model": path.name, **medians, "samples": samples}
+
+
+def in_turns(
+    engines: dict[str, Engine], tokens: list[int], a: argparse.Namespace
+) -> dict[str, dict[str, list[float]]]:
+    samples: dict[str, dict[str, list[float]]] = {name: {} for name in engines}
+    for engine in engines.values():
+        engine.clear()
+        engine.prefill(tokens[: a.d], 0)
+    depth = f"@{a.d}" if a.d else ""
+    for repetition in range(a.r + 1):
+        for name, engine in engines.items():
+            for test, rate in once(engine, tokens, a, name != "torch").items():
+                if repetition:
+                    samples[name].setdefault(test + depth, []).append(rate)
+    return samples
 
 
 def once(
-    clear: Callable[[], None], decode: Callable[[list[int], int], Any], tokens: list[int], a: Any
+    engine: Engine, tokens: list[int], a: argparse.Namespace, batched: bool
 ) -> dict[str, float]:
-    """One prefill and one decode, each after `-d` tokens."""
+    """One prefill and one decode for each number of sequences, each after `-d` tokens."""
     rates = {}
-    for test, n in (("pp", a.p), ("tg", a.n)):
-        clear()
-        if a.d:
-            decode(tokens[: a.d], 0)
-        start = time.perf_counter()
-        if test == "pp":
-            decode(tokens[a.d : a.d + n], a.d)
+    if a.p:
+        engine.back(a.d)
+        rates[f"pp{a.p}"] = rate(a.p, lambda: engine.prefill(tokens[a.d : a.d + a.p], a.d))
+    for n_seq in a.b if a.n else ():
+        if n_seq > 1 and not batched:
+            continue
+        if n_seq > 1:  # all sequences from the start: they share nothing
+            engine.clear()
+            start = 0
         else:
-            for i in range(n):
-                decode(tokens[a.d + i : a.d + i + 1], a.d + i)
-        rates[test] = n / (time.perf_counter() - start)
+            engine.back(a.d)
+            start = a.d
+        rows = [tokens[i * n_seq : (i + 1) * n_seq] for i in range(a.n)]
+        name = f"tg{a.n}" + (f"x{n_seq}" if n_seq > 1 else "")
+        rates[name] = rate(
+            a.n * n_seq,
+            lambda rows=rows, start=start: [  # type: ignore[misc]
+                engine.step(row, start + i) for i, row in enumerate(rows)
+            ],
+        )
     return rates
 
 
-def our_engine(
-    path: Path, n_ctx: int, threads: int
-) -> tuple[Callable[[], None], Callable[[list[int], int], Any]]:
-    from llamapy.runtime.context import Context
-    from llamapy.runtime.model import Model
-
-    context = Context(Model(path), n_ctx=n_ctx, threads=threads)
-    return context.memory.clear, lambda part, start: context.decode(part)
+def rate(n: int, work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return n / (time.perf_counter() - start)
