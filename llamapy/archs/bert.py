@@ -1,5 +1,5 @@
-"""bert: BERT, RoBERTa, XLM-RoBERTa and DistilBERT. Encoders: every token sees all, norms come after
-each part."""
+"""bert: BERT, RoBERTa, XLM-RoBERTa, CamemBERT and DistilBERT. Encoders: every token sees all, norms
+come after each part."""
 
 from __future__ import annotations
 
