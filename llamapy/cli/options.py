@@ -68,6 +68,10 @@ TypeV = Annotated[
     str, Option("--ctv", "-ctv", "--cache-type-v", metavar="TYPE", help="Type of the V cache.")
 ]
 FlashAttention = Annotated[OnOffAuto, Option("-fa", "--flash-attn", help="Flash attention.")]
+Activations = Annotated[
+    str,
+    Option(metavar="exact|q8", help="q8: rounded as llama.cpp's CPU kernels do, for its figures."),
+]
 GpuLayers = Annotated[
     int,
     Option("-ngl", "--gpu-layers", min=0, metavar="N", help="Last layers to run on the --device."),

@@ -282,7 +282,12 @@ def _file_type(model: Model) -> str:
     none."""
     kinds = [tensor.kind.type_id for tensor in model.tensors.values()]
     said = model.metadata.get("general.file_type")
-    number = said if isinstance(said, int) else file_types.guess(kinds) & ~file_types.GUESSED
+    if isinstance(said, int):
+        return _spelled(said)
+    return f"(guessed) {_spelled(file_types.guess(kinds) & ~file_types.GUESSED)}"
+
+
+def _spelled(number: int) -> str:
     name = next((one.name for one in file_types.FILE_TYPES if one.id == number), "unknown")
     for end, word in (("_S", "Small"), ("_M", "Medium"), ("_L", "Large")):
         if re.fullmatch(rf"Q\d_K{end}", name):

@@ -48,7 +48,7 @@ def values(result: Result) -> dict[str, Any]:
         "poll": 50,
         "type_k": case.type_k,
         "type_v": case.type_v,
-        "n_gpu_layers": 0,
+        "n_gpu_layers": -1,
         "n_cpu_moe": 0,
         "split_mode": "layer",
         "main_gpu": 0,
@@ -82,7 +82,7 @@ def model_type(result: Result) -> str:
 
 
 def load_mode(case: Case) -> str:
-    return "mmap" if case.mmap else "none"
+    return "auto" if case.mmap else "none"
 
 
 def _params(n: int) -> str:

@@ -20,6 +20,7 @@ from llamapy.gguf.cursor import Cursor
 from llamapy.runtime.batch import Batch
 from llamapy.runtime.context import Context
 from llamapy.runtime.model import Model
+from llamapy.runtime.rounding import wrapped
 from llamapy.runtime.scores import Rows
 
 Z95 = 1.95996398454  # of a 95 % interval
@@ -211,6 +212,7 @@ def score(
     *,
     n_ctx: int = 512,
     on_task: Callable[[Outcome, Score], None] | None = None,
+    activations: str = "exact",
     **options: Any,
 ) -> Score:
     """Let the model choose: of each task's texts the one with the highest mean log-probability.
@@ -218,6 +220,7 @@ def score(
     LlamapyError for a task that does not fit into n_ctx tokens.
     """
     most = max((len(task.texts) for task in tasks), default=1)
+    options |= {"observer": wrapped(activations, None)}
     context = Context(model, n_ctx=n_ctx, n_batch=n_ctx, n_seq_max=most, **options)
     found = Score()
     with Rows(2) as rows:

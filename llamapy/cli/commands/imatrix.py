@@ -51,6 +51,7 @@ def main(
     save_frequency: SaveEvery = 0,
     no_ppl: NoPpl = False,
     threads: options.Threads = 0,
+    activations: options.Activations = "exact",
     force: options.Force = False,
     json: options.Json = False,
 ) -> None:
@@ -76,4 +77,5 @@ def main(
         save_every=save_frequency,
         with_ppl=not no_ppl,
         threads=threads,
+        activations=activations,
     )

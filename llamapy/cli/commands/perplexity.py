@@ -66,6 +66,7 @@ def main(
     ctk: options.TypeK = "f16",
     ctv: options.TypeV = "f16",
     flash_attn: options.FlashAttention = options.OnOffAuto.auto,
+    activations: options.Activations = "exact",
     json: options.Json = False,
 ) -> None:
     """Measure how surprised a model is by a text: perplexity."""
@@ -83,6 +84,7 @@ def main(
             "type_v": ctv,
             "flash_attn": flash_attn.value,
             "threads": threads,
+            "activations": activations,
             "on_compile": hook,
         }
         tests = {"hellaswag": hellaswag, "winogrande": winogrande}
