@@ -69,29 +69,28 @@ class _Made:
             self._rounded[id(x), kind] = short, plain
         short, rounded = self._rounded[id(x), kind]
         spread = weight
-        if node.op.name == "mul_mat" and weight.n_elements <= MOST:
+        if weight.n_elements <= MOST:
             spread = self._before(node, self.g.cast(weight, kind="f32"))
         if kind != "q8_1":
             node.src = (spread, rounded, *rest)
             return
         product = self._before(node, node.op.build(spread, rounded, *rest))
-        node.op, node.src = registry()["add"](), (product, self._sums(node, weight, short, rounded))
+        minimums, off = self._seconds(node, weight), self._off(node, short, rounded)
+        more = self._before(node, node.op.build(minimums, off, *rest))
+        node.op, node.src = registry()["add"](), (product, more)
 
-    def _sums(self, node: Tensor, weight: Tensor, short: Tensor, rounded: Tensor) -> Tensor:
-        """Minimums of the weights times what the sums in Q8_1 are apart from those of its numbers:
-        they are rounded to half precision."""
-        g, n = self.g, rounded.ne[0] // 32
-        blocks = self._before(node, g.reshape(rounded, [32, n * rounded.n_rows]))
-        own = self._before(node, g.sum_rows(blocks))
-        own = self._before(node, g.reshape(own, [n, rounded.n_rows]))
-        off = self._before(node, g.sub(self._halves(node, short), own))
-        more = self._before(node, g.mul_mat(self._halves(node, weight), off))
-        return self._before(node, g.reshape(more, node.ne))
+    def _off(self, node: Tensor, short: Tensor, rounded: Tensor) -> Tensor:
+        """How far the sums in Q8_1, which are rounded to half precision, are from those of its
+        numbers: [blocks a row, ...]."""
+        blocks = self._before(node, self.g.reshape(rounded, [32, rounded.n_elements // 32]))
+        sums = self._before(node, self.g.sum_rows(blocks))
+        own = self.g.reshape(sums, [rounded.ne[0] // 32, *rounded.ne[1:]])
+        return self._before(node, self.g.sub(self._seconds(node, short), self._before(node, own)))
 
-    def _halves(self, node: Tensor, x: Tensor) -> Tensor:
-        """The second number of each block as float32 [blocks a row, rows]: the minimum in Q4_1 and
-        Q5_1, the sum in Q8_1."""
-        ne, nb = (x.ne[0] // 32, x.n_rows), (x.kind.n_bytes, x.nb[1], x.nb[1], x.nb[1])
+    def _seconds(self, node: Tensor, x: Tensor) -> Tensor:
+        """The second half-precision number of each block, as float32 [blocks a row, ...]: the
+        minimum in Q4_1 and Q5_1, the sum in Q8_1."""
+        ne, nb = (x.ne[0] // 32, *x.ne[1:]), (x.kind.n_bytes, *x.nb[1:])
         op = registry()["view"](ne, nb, 2)
         seen = Tensor("f16", ne, op=op, src=(x,), nb=nb, view_src=x, view_offset=2)
         return self._before(node, self.g.cast(self._before(node, seen), kind="f32"))
