@@ -16,6 +16,7 @@ from llamapy.convert.plan import Tensor
 from llamapy.core.errors import QuantError
 from llamapy.core.log import log
 from llamapy.gguf.limits import shown
+from llamapy.native import crew
 from llamapy.quants import codec
 
 Array = np.ndarray[Any, Any]
@@ -23,6 +24,7 @@ T = TypeVar("T")
 
 PLAIN = ("f32", "f16", "bf16")
 AHEAD = 3  # pieces
+ToHalf = Callable[[Array], Array]
 COMPILED_FROM = 1 << 26  # values: fewer are cast sooner than machine code is loaded
 
 
@@ -34,17 +36,14 @@ class Data:
     """
 
     def __init__(self, tensors: Sequence[Tensor], kinds: dict[str, str], threads: int) -> None:
-        def encode() -> Iterator[tuple[str, Array]]:
-            to_half = cast_for(tensors, kinds)
-            with closing(ahead((one, rows) for one in tensors for rows in one.pieces())) as read:
-                for one, rows in read:
-                    yield one.name, encoded(one, rows, kinds[one.name], threads, to_half)
-
-        self._made = ahead(encode())
+        self.tensors, self.kinds, self.threads = tensors, kinds, threads
+        self._made: Generator[tuple[str, Array], None, None] | None = None
         self._next: tuple[str, Array] | None = None
 
     def of(self, name: str) -> Iterator[Array]:
         """The pieces of a tensor."""
+        if self._made is None:  # here and not in another thread: Ctrl-C would wait for compilers
+            self._made = ahead(self._encode(compiled(self.tensors, self.kinds)))
         while one := self._next or next(self._made, None):
             self._next = one
             if one[0] != name:
@@ -52,11 +51,17 @@ class Data:
             self._next = None
             yield one[1]
 
+    def _encode(self, to_half: ToHalf) -> Iterator[tuple[str, Array]]:
+        with closing(ahead((one, rows) for one in self.tensors for rows in one.pieces())) as read:
+            for one, rows in read:
+                yield one.name, encoded(one, rows, self.kinds[one.name], self.threads, to_half)
+
     def __enter__(self) -> Data:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._made.close()
+        if self._made is not None:
+            self._made.close()
 
 
 def ahead(items: Iterator[T]) -> Generator[T, None, None]:
@@ -74,7 +79,14 @@ def ahead(items: Iterator[T]) -> Generator[T, None, None]:
             items.close()
 
 
-ToHalf = Callable[[Array], Array]
+def compiled(tensors: Sequence[Tensor], kinds: dict[str, str]) -> ToHalf:
+    """Load the machine code of all types, compiled if need be; gives what makes halves."""
+    quantized = sorted({kind for kind in kinds.values() if kind not in PLAIN})
+    if quantized:
+        from llamapy.backend.cpu.threads import budget
+
+        crew.load([(codec.get(kind).encode, (int,) * 6) for kind in quantized], budget())
+    return cast_for(tensors, kinds)
 
 
 def cast_for(tensors: Sequence[Tensor], kinds: dict[str, str]) -> ToHalf:

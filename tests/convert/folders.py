@@ -78,3 +78,34 @@ def floats(dtype: str, values: np.ndarray) -> np.ndarray:
     if dtype == "BF16":
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(np.float32)
+
+
+def blow_up(folder: Path, n_embd: int = 1024, n_ff: int = 8192, n_layer: int = 4) -> int:
+    """Blow the tiny Llama up to several files, of 16 MB matrices; the largest tensor's bytes."""
+    path = folder / "config.json"
+    sizes = {"hidden_size": n_embd, "intermediate_size": n_ff, "num_hidden_layers": n_layer}
+    sizes |= {"num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": n_embd // 8}
+    path.write_text(json.dumps(json.loads(path.read_text()) | sizes))
+    (folder / "model.safetensors").unlink()
+    values = np.full(n_ff * n_embd, 0x3C01, np.uint16)
+
+    def bits(*shape: int) -> tuple[str, Any]:
+        return "BF16", values[: int(np.prod(shape))].reshape(shape)
+
+    outer = {"model.embed_tokens.weight": bits(272, n_embd), "lm_head.weight": bits(272, n_embd)}
+    parts = [outer | {"model.norm.weight": bits(n_embd)}]
+    for i in range(n_layer):
+        where = f"model.layers.{i}."
+        parts.append(
+            {f"{where}self_attn.{n}_proj.weight": bits(n_embd, n_embd) for n in "qkvo"}
+            | {f"{where}mlp.{n}_proj.weight": bits(n_ff, n_embd) for n in ("gate", "up")}
+            | {f"{where}mlp.down_proj.weight": bits(n_embd, n_ff)}
+            | {f"{where}{n}_layernorm.weight": bits(n_embd) for n in ("input", "post_attention")}
+        )
+    places = {}
+    for i, part in enumerate(parts):
+        name = f"model-{i:05d}-of-{len(parts):05d}.safetensors"
+        write_safetensors(folder / name, part)
+        places |= dict.fromkeys(part, name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    return values.nbytes

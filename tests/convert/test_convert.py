@@ -19,7 +19,10 @@ from llamapy.runtime.batch import Batch
 from llamapy.runtime.context import Context
 from llamapy.runtime.model import Model
 from llamapy.tasks import convert, convert_data, convert_types, quantize
+from tests.archs import naive
 from tests.convert import folders
+
+IDS = [5, 6, 7, 8]
 
 
 def converted(folder: Path, **options: Any) -> Path:
@@ -51,13 +54,15 @@ def change(folder: Path, **changes: Any) -> None:
 
 def logits(path: Path) -> np.ndarray:
     context = Context(Model(path), n_ctx=32, backend="reference", type_k="f32", type_v="f32")
-    return context.decode(Batch([5, 6, 7, 8], outputs="all"))
+    return context.decode(Batch(IDS, outputs="all"))
 
 
 def test_tied(llama: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Declared as tied: a copy is dropped, a head that differs is kept, with a warning."""
     stored = folders.read_safetensors(llama / "model.safetensors")
-    own = logits(converted(llama))
+    untied = converted(llama)
+    own = logits(untied)
+    assert np.allclose(own, naive.logits(untied, IDS), rtol=1e-4, atol=1e-4)
     edit_config(llama, tie_word_embeddings=True)
     kept = converted(llama)
     assert "output.weight" in tensors(kept)
@@ -69,6 +74,7 @@ def test_tied(llama: Path, caplog: pytest.LogCaptureFixture) -> None:
     change(llama, lm_head__weight=None)
     without = converted(llama)
     assert without.read_bytes() == copied.read_bytes()
+    assert np.allclose(logits(without), naive.logits(without, IDS), rtol=1e-4, atol=1e-4)
     assert not np.allclose(logits(without), own)
 
 

@@ -8,9 +8,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.convert import folders
@@ -33,57 +31,28 @@ def run(*arguments: object, limit: int = 0) -> subprocess.CompletedProcess[str]:
     )
 
 
-def large(folder: Path) -> int:
-    """Blow the tiny Llama up to several files of 16 MB matrices; the largest tensor's bytes."""
-    n_embd, n_ff, n_layer = 1024, 8192, 4
-    path = folder / "config.json"
-    sizes = {"hidden_size": n_embd, "intermediate_size": n_ff, "num_hidden_layers": n_layer}
-    sizes |= {"num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 128}
-    path.write_text(json.dumps(json.loads(path.read_text()) | sizes))
-    (folder / "model.safetensors").unlink()
-    values = np.full(n_ff * n_embd, 0x3C01, np.uint16)
-
-    def bits(*shape: int) -> tuple[str, Any]:
-        return "BF16", values[: int(np.prod(shape))].reshape(shape)
-
-    outer = {"model.embed_tokens.weight": bits(272, n_embd), "lm_head.weight": bits(272, n_embd)}
-    parts = [outer | {"model.norm.weight": bits(n_embd)}]
-    for i in range(n_layer):
-        where = f"model.layers.{i}."
-        parts.append(
-            {f"{where}self_attn.{n}_proj.weight": bits(n_embd, n_embd) for n in "qkvo"}
-            | {f"{where}mlp.{n}_proj.weight": bits(n_ff, n_embd) for n in ("gate", "up")}
-            | {f"{where}mlp.down_proj.weight": bits(n_embd, n_ff)}
-            | {f"{where}{n}_layernorm.weight": bits(n_embd) for n in ("input", "post_attention")}
-        )
-    places = {}
-    for i, part in enumerate(parts):
-        name = f"model-{i:05d}-of-{len(parts):05d}.safetensors"
-        folders.write_safetensors(folder / name, part)
-        places |= dict.fromkeys(part, name)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    return values.nbytes
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of Linux")
 def test_memory(llama: Path) -> None:
     """Under a limit of three times the largest tensor and 300 MB, address space included."""
-    largest = large(llama)
+    largest = folders.blow_up(llama)
     out = llama.parent / "out.gguf"
-    done = run(llama, "-o", out, "--outtype", "f16", limit=3 * largest + 300 * MB)
-    assert done.returncode == 0, done.stderr
-    assert out.stat().st_size > 10 * largest
+    for more in ([], ["--split-max-size", "50M"]):
+        done = run(llama, "-o", out, "--outtype", "f16", *more, limit=3 * largest + 300 * MB)
+        assert done.returncode == 0, done.stderr
+        written = sum(Path(path).stat().st_size for path in done.stdout.split())
+        assert written > 10 * largest
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of Linux")
-def test_memory_of_quantized_types(llama: Path) -> None:
+@pytest.mark.parametrize("kind", ["q8_0", "q4_k_m"])
+def test_memory_of_quantized_types(kind: str, llama: Path) -> None:
     """What is in memory at most; the compiler's library alone has more addresses than the limit."""
-    largest = large(llama)
+    largest = folders.blow_up(llama)
     out = llama.parent / "out.gguf"
     code = "from llamapy.cli.main import run; import sys; code = run(sys.argv[1:]); "
     code += "print([s for s in open('/proc/self/status') if 'VmHWM' in s][0].split()[1])"
     command = [sys.executable, "-c", code, "convert", str(llama), "-o", str(out)]
-    done = subprocess.run([*command, "--outtype", "q4_0"], capture_output=True, text=True)
+    done = subprocess.run([*command, "--outtype", kind], capture_output=True, text=True)
     assert done.returncode == 0 and out.is_file(), done.stderr
     peak = 1024 * int(done.stdout.split()[-1])
     assert peak < 3 * largest + 300 * MB
@@ -93,7 +62,7 @@ def test_memory_of_quantized_types(llama: Path) -> None:
 @pytest.mark.parametrize("megabytes", [100, 300])
 def test_too_little_memory(megabytes: int, llama: Path) -> None:
     """One line, and nothing is left: be it numpy, a thread or the compiler that finds no room."""
-    large(llama)
+    folders.blow_up(llama)
     done = run(llama, "-o", llama.parent / "out.gguf", "--outtype", "q8_0", limit=megabytes * MB)
     assert done.returncode == 1
     assert done.stderr.startswith("llamapy: not enough memory"), done.stderr
