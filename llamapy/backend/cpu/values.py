@@ -49,6 +49,21 @@ def bf16_16(address):
 
 
 @compiled
+def put_f32_16(address, x):
+    simd.store_f32x16(address, x)
+
+
+@compiled
+def put_f16_16(address, x):
+    simd.store_f16_f32x16(address, x)
+
+
+@compiled
+def put_bf16_16(address, x):
+    simd.store_bf16_f32x16(address, x)
+
+
+@compiled
 def f32_1(address, i):
     return mem.f32(address, i)
 
@@ -117,12 +132,14 @@ own_group = ByType("own_group", lambda t: codec.get(t).group or 32, 0)
 group = ByType("group", lambda t: group_of(codec.get(t)), 0)
 is_wide = ByType("is_wide", lambda t: spans_more_than_seven_bits(codec.get(t)), 0)
 has_offset = ByType("has_offset", lambda t: codec.get(t).has_min or codec.get(t).q_range[0] != 0, 0)
+has_min = ByType("has_min", lambda t: codec.get(t).has_min, 0)
 lowest = ByType("lowest", lambda t: codec.get(t).q_range[0], 0)
 unpack = ByType("unpack", lambda t: codec.get(t).unpack or no_unpack, 5)
 halves = ByType("halves", lambda t: codec.get(t).halves, 0)
 numbers = ByType("numbers", lambda t: codec.get(t).numbers or no_numbers, 2)
 encode = ByType("encode", lambda t: codec.get(t).encode or no_encode, 6)
 load_16 = ByType("load_16", _plain({"f32": f32_16, "f16": f16_16, "bf16": bf16_16}), 1)
+put_16 = ByType("put_16", _plain({"f32": put_f32_16, "f16": put_f16_16, "bf16": put_bf16_16}), 2)
 load_1 = ByType("load_1", _plain({"f32": f32_1, "f16": f16_1, "bf16": bf16_1, "i32": i32_1}), 2)
 put_1 = ByType(
     "put_1", _plain({"f32": put_f32_1, "f16": put_f16_1, "bf16": put_bf16_1, "i32": put_i32_1}), 3
@@ -165,7 +182,10 @@ def row_to_f32(w, src, dst, n, scratch, tables):
 def row_from_f32(w, src, dst, n, tables):
     """n float32 at `src` as a row of the type at `dst`."""
     if is_plain(w):
-        for i in range(n):
+        whole = n // 16 * 16
+        for i in range(0, whole, 16):
+            put_16(w, dst + n_bytes(w) * i, simd.load_f32x16(src + 4 * i))
+        for i in range(whole, n):
             put_1(w, dst, i, mem.f32(src, i))
     else:
         encode(w, src, dst, 1, n, 0, tables)

@@ -137,11 +137,13 @@ tile_dp_2, tile_dp_3 = _dp(2, 5, 6), _dp(3, 5, 7)
 
 @operation(types.void, ADDRESS, f32x16)
 def store_bf16_f32x16(b, address, x):
-    """Sixteen floats as bf16, nearest, ties to even (finite values)."""
+    """Sixteen floats as bf16: nearest, ties to even; NaN stays NaN."""
     wide, narrow = ir.VectorType(I32, 16), ir.VectorType(I16, 16)
     bits = b.bitcast(x, wide)
     odd = b.and_(b.lshr(bits, const(wide, 16)), const(wide, 1))
     rounded = b.add(b.add(bits, const(wide, 0x7FFF)), odd)
+    quiet = b.or_(bits, const(wide, 1 << 22))
+    rounded = b.select(b.fcmp_unordered("uno", x, x), quiet, rounded)
     b.store(b.trunc(b.lshr(rounded, const(wide, 16)), narrow), at(b, address, narrow), align=1)
 
 

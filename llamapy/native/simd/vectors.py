@@ -223,3 +223,29 @@ def prefetch(b, address):
     kind = ir.FunctionType(ir.VoidType(), [where.type, I32, I32, I32])
     read, keep, data = ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)
     b.call(cgutils.get_or_insert_function(b.module, kind, name), [where, read, keep, data])
+
+
+_WORDS = ((0, 8, 1, 9, 4, 12, 5, 13), (2, 10, 3, 11, 6, 14, 7, 15))
+_PAIRS = ((0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14, 15))
+_HALVES = ((0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15))
+
+
+@operation(types.void, ADDRESS, types.int64, ADDRESS, types.int64)
+def turn_u32x8(b, source, stride, to, to_stride):
+    """Eight rows of eight 32-bit words, `stride` bytes apart, to eight columns, `to_stride`
+    apart."""
+    kind = ir.VectorType(I32, 8)
+
+    def place(base, step, i):
+        return at(b, b.add(base, b.mul(step, ir.Constant(I64, i))), kind)
+
+    def both(x, y, orders):
+        return [b.shuffle_vector(x, y, lanes(order)) for order in orders]
+
+    x = [b.load(place(source, stride, i), align=1, typ=kind) for i in range(8)]
+    x = [both(x[i], x[i + 1], _WORDS) for i in range(0, 8, 2)]
+    x = [both(x[i][j], x[i + 1][j], _PAIRS) for i in (0, 2) for j in (0, 1)]
+    x = [both(x[j][k], x[j + 2][k], _HALVES) for j in (0, 1) for k in (0, 1)]
+    for half in (0, 1):
+        for i in range(4):
+            b.store(x[i][half], place(to, to_stride, 4 * half + i), align=1)

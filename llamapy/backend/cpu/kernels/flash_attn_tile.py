@@ -25,7 +25,8 @@ OPS = ("flash_attn",)
 PRIORITY = 10
 FEW = 4
 LANES = 16
-BLOCK = 32  # keys a block
+KEYS = 6  # scored at a time: as many sums as the registers of AVX2 hold
+BLOCK = 36  # keys a block; a multiple of 4
 FLOOR = -1e30  # less than any score, yet finite: masked lanes need no special case
 
 SKIP, WHOLE, MASKED = 0, 1, 2
@@ -62,30 +63,29 @@ def rows_to_f32(w, rows, stride, n, d, out, scratch, tables):
 
 @compiled
 def scores_of(qt, keys, n, d, out):
-    """out[j] = sixteen queries . key j, four keys at a time (past the end: the last again)."""
-    for j in range(0, n, 4):
-        k0 = keys + 4 * d * j
-        k1, k2, k3 = (
-            keys + 4 * d * min(j + 1, n - 1),
-            keys + 4 * d * min(j + 2, n - 1),
-            keys + 4 * d * min(j + 3, n - 1),
-        )
-        c0, c1, c2, c3 = (
-            simd.zeros_f32x16(),
-            simd.zeros_f32x16(),
-            simd.zeros_f32x16(),
-            simd.zeros_f32x16(),
-        )
+    """out[j] = sixteen queries . key j, six keys at a time (past the end: the last again)."""
+    size, last = 4 * d, keys + 4 * d * (n - 1)
+    for j in range(0, n, KEYS):
+        k0 = keys + size * j
+        k1, k2, k3 = min(k0 + size, last), min(k0 + 2 * size, last), min(k0 + 3 * size, last)
+        k4, k5 = min(k0 + 4 * size, last), min(k0 + 5 * size, last)
+        c0, c1, c2 = simd.zeros_f32x16(), simd.zeros_f32x16(), simd.zeros_f32x16()
+        c3, c4, c5 = simd.zeros_f32x16(), simd.zeros_f32x16(), simd.zeros_f32x16()
         for i in range(d):
             q = simd.load_f32x16(qt + 64 * i)
             c0 = simd.fma_f32x16(q, simd.splat_f32x16(mem.f32(k0, i)), c0)
             c1 = simd.fma_f32x16(q, simd.splat_f32x16(mem.f32(k1, i)), c1)
             c2 = simd.fma_f32x16(q, simd.splat_f32x16(mem.f32(k2, i)), c2)
             c3 = simd.fma_f32x16(q, simd.splat_f32x16(mem.f32(k3, i)), c3)
-        simd.store_f32x16(out + 64 * j, c0)
-        simd.store_f32x16(out + 64 * (j + 1), c1)
-        simd.store_f32x16(out + 64 * (j + 2), c2)
-        simd.store_f32x16(out + 64 * (j + 3), c3)
+            c4 = simd.fma_f32x16(q, simd.splat_f32x16(mem.f32(k4, i)), c4)
+            c5 = simd.fma_f32x16(q, simd.splat_f32x16(mem.f32(k5, i)), c5)
+        at = out + 64 * j
+        simd.store_f32x16(at, c0)
+        simd.store_f32x16(at + 64, c1)
+        simd.store_f32x16(at + 128, c2)
+        simd.store_f32x16(at + 192, c3)
+        simd.store_f32x16(at + 256, c4)
+        simd.store_f32x16(at + 320, c5)
 
 
 @compiled
@@ -218,7 +218,7 @@ def flash_attn_tile(node, ith, nth, sync, k_type, v_type):
     k_stride, v_stride = rec.nb(node, 2, 1), rec.nb(node, 3, 1)
     scratch = rec.private(node, ith)
     scores = scratch + values.SCRATCH
-    keys = scores + 64 * (BLOCK + 4)
+    keys = scores + 64 * (BLOCK + KEYS)
     vals = keys + 4 * BLOCK * d
     states, state_size = vals + 4 * BLOCK * dv, 128 + 64 * (d + dv)
     tiles, groups = (n_q + LANES - 1) // LANES, n_head // heads
@@ -278,7 +278,7 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     shared = k.ne[2] == v.ne[2] and (mask is None or mask.ne[2] == 1)
     heads = q.ne[2] // k.ne[2] if shared else 1
     private = (
-        values.SCRATCH + 64 * (BLOCK + 4) + 4 * BLOCK * (d + dv) + heads * (128 + 64 * (d + dv))
+        values.SCRATCH + 64 * (BLOCK + KEYS) + 4 * BLOCK * (d + dv) + heads * (128 + 64 * (d + dv))
     )
     params = (
         float(op.scale),

@@ -15,7 +15,7 @@ from llamapy.backend.cpu import values
 from llamapy.backend.cpu.dots import FEW
 from llamapy.backend.cpu.panels import bytes as bytes_form
 from llamapy.backend.cpu.panels import pairs as pairs_form
-from llamapy.backend.cpu.panels.groups import ROWS
+from llamapy.backend.cpu.panels.groups import ROWS, SCRATCH
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import next_chunk
 from llamapy.core import settings
@@ -94,7 +94,7 @@ def mul_mat_panel(node, ith, nth, sync, w, form):
     per_chunk = rec.param(node, 2)
     tile = rec.private(node, ith)
     scratch = tile + 256
-    scales = scratch + values.SCRATCH
+    scales = scratch + SCRATCH
     beside = 64 * (k // values.group(w)) * (per_chunk // ROWS)
     minimums = scales + beside
     panel = minimums + beside
@@ -137,9 +137,7 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
         max(1, PANEL_CACHE // (width * ROWS * k)),
         max(1, w.ne[1] // ROWS // (4 * machine.n_threads)),
     )
-    private = (
-        256 + values.SCRATCH + panels * (2 * 64 * (k // values.group_of(w.kind)) + width * ROWS * k)
-    )
+    private = 256 + SCRATCH + panels * (2 * 64 * (k // values.group_of(w.kind)) + width * ROWS * k)
     params = (act.row_bytes(k, width), codec.tables_address(w.kind), panels * ROWS)
     types = (w.kind.name, form)
     product = Step(

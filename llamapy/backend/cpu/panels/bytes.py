@@ -9,7 +9,14 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.backend.cpu import values
-from llamapy.backend.cpu.panels.groups import ROWS, add_group, group_scales, group_sums
+from llamapy.backend.cpu.panels.groups import (
+    ROWS,
+    add_group,
+    add_minimum,
+    group_scales,
+    group_sums,
+    turn_rows,
+)
 from llamapy.native import ByType, compiled, mem, simd
 from llamapy.quants import codec
 
@@ -35,23 +42,20 @@ steps = ByType("steps", _steps, 0)
 def pack(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables):
     """Interleave rows as bytes from 0 (number - lowest); scales and negated minimums beside.
     Missing rows: the last."""
-    q, s, m = scratch, scratch + 256, scratch + 320
-    low = values.lowest(w)
-    offset = simd.splat_i8x32(np.int8(-low))
-    per = values.n_values(w) // values.group(w)
-    for r in range(ROWS):
-        row = rows + min(r, live - 1) * stride
-        for b in range(k // values.n_values(w)):
+    q, s, m, flat = scratch, scratch + 256, scratch + 320, scratch + values.SCRATCH
+    low, n = values.lowest(w), values.n_values(w)
+    offset, per = simd.splat_i8x32(np.int8(-low)), n // values.group(w)
+    for b in range(k // n):
+        for r in range(ROWS):
+            row = rows + min(r, live - 1) * stride
             values.unpack_groups(w, row + b * values.n_bytes(w), q, s, m, tables)
-            for i in range(0, values.n_values(w), 32):
-                simd.store_i8x32(q + i, simd.load_i8x32(q + i) + offset)
-            words = panel + b * values.n_values(w) * ROWS + 4 * r
-            for i in range(values.n_values(w) // 4):
-                mem.put_u32(words, i * ROWS, mem.u32(q, i))
+            for i in range(0, n, 32):
+                simd.store_i8x32(flat + r * n + i, simd.load_i8x32(q + i) + offset)
             for j in range(per):
                 scale, at = mem.f32(s, j), (b * per + j) * ROWS + r
                 mem.put_f32(s_out, at, scale)
                 mem.put_f32(m_out, at, scale * np.float32(low) - mem.f32(m, j))
+        turn_rows(flat, n // 4, panel + b * n * ROWS)
 
 
 @compiled
@@ -83,11 +87,17 @@ def four_columns(w, panel, scales, minimums, x0, x1, x2, x3, k, out):
                 a3 = simd.dot_step(a3, u, simd.quad_i8x64(x3 + place))
             i0, i1 = i0 + simd.dot_end(a0), i1 + simd.dot_end(a1)
             i2, i3 = i2 + simd.dot_end(a2), i3 + simd.dot_end(a3)
-        s, m = simd.load_f32x16(scales + 64 * g), simd.load_f32x16(minimums + 64 * g)
-        c0 = add_group(c0, i0, s, m, d, t, g)
-        c1 = add_group(c1, i1, s, m, d + (x1 - x0), t + (x1 - x0), g)
-        c2 = add_group(c2, i2, s, m, d + (x2 - x0), t + (x2 - x0), g)
-        c3 = add_group(c3, i3, s, m, d + (x3 - x0), t + (x3 - x0), g)
+        s = simd.load_f32x16(scales + 64 * g)
+        c0 = add_group(c0, i0, s, d, g)
+        c1 = add_group(c1, i1, s, d + (x1 - x0), g)
+        c2 = add_group(c2, i2, s, d + (x2 - x0), g)
+        c3 = add_group(c3, i3, s, d + (x3 - x0), g)
+        if values.has_offset(w):
+            m = simd.load_f32x16(minimums + 64 * g)
+            c0 = add_minimum(c0, m, t, g)
+            c1 = add_minimum(c1, m, t + (x1 - x0), g)
+            c2 = add_minimum(c2, m, t + (x2 - x0), g)
+            c3 = add_minimum(c3, m, t + (x3 - x0), g)
     simd.store_f32x16(out, c0)
     simd.store_f32x16(out + 64, c1)
     simd.store_f32x16(out + 128, c2)

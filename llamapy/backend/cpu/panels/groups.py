@@ -1,5 +1,5 @@
-"""What the forms share: scales and sums of the activations for the groups of a weight type, and
-adding a group."""
+"""What the forms share: unpacked rows turned into panels, scales and sums of the activations for
+the groups of a weight type, and adding a group."""
 
 from __future__ import annotations
 
@@ -8,6 +8,16 @@ from llamapy.backend.cpu import values
 from llamapy.native import compiled, mem, simd
 
 ROWS = 16
+SCRATCH = values.SCRATCH + ROWS * 2 * 256  # for `pack`: a block of every row, as numbers of 16 bits
+
+
+@compiled
+def turn_rows(flat, n, panel):
+    """Sixteen rows of n words of 32 bits (side by side at `flat`; n a multiple of 8) -> panel[n,
+    16]."""
+    for i in range(0, n, 8):
+        simd.turn_u32x8(flat + 4 * i, 4 * n, panel + 64 * i, 64)
+        simd.turn_u32x8(flat + 4 * (i + 8 * n), 4 * n, panel + 64 * i + 32, 64)
 
 
 @compiled
@@ -21,7 +31,12 @@ def group_sums(w, x, k, size):
 
 
 @compiled
-def add_group(c, total, s, m, d, t, g):
-    """c + total * scale * (scale of x) + minimum * (sum of x), all in sixteen lanes."""
-    c = simd.fma_f32x16(simd.to_f32x16(total), s * simd.splat_f32x16(mem.f32(d, g)), c)
+def add_group(c, total, s, d, g):
+    """c + total * scale * (scale of x), all in sixteen lanes."""
+    return simd.fma_f32x16(simd.to_f32x16(total), s * simd.splat_f32x16(mem.f32(d, g)), c)
+
+
+@compiled
+def add_minimum(c, m, t, g):
+    """c + minimum * (sum of x)."""
     return simd.fma_f32x16(m, simd.splat_f32x16(mem.f32(t, g)), c)

@@ -7,10 +7,15 @@ good as none.
 
 from __future__ import annotations
 
-import numpy as np
-
 from llamapy.backend.cpu import values
-from llamapy.backend.cpu.panels.groups import ROWS, add_group, group_scales, group_sums
+from llamapy.backend.cpu.panels.groups import (
+    ROWS,
+    add_group,
+    add_minimum,
+    group_scales,
+    group_sums,
+    turn_rows,
+)
 from llamapy.native import compiled, mem, simd
 
 BYTES = 2  # a value in the panel, and an activation
@@ -20,21 +25,20 @@ BYTES = 2  # a value in the panel, and an activation
 def pack(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables):
     """Interleave rows as pairs of 16-bit numbers; scales and negated minimums beside. Missing
     rows: the last."""
-    q, s, m = scratch, scratch + 256, scratch + 320
-    per = values.n_values(w) // values.group(w)
-    for r in range(ROWS):
-        row = rows + min(r, live - 1) * stride
-        for b in range(k // values.n_values(w)):
+    q, s, m, flat = scratch, scratch + 256, scratch + 320, scratch + values.SCRATCH
+    n, per = values.n_values(w), values.n_values(w) // values.group(w)
+    for b in range(k // n):
+        for r in range(ROWS):
+            row = rows + min(r, live - 1) * stride
             values.unpack_groups(w, row + b * values.n_bytes(w), q, s, m, tables)
-            words = panel + 2 * b * values.n_values(w) * ROWS + 4 * r
-            for i in range(values.n_values(w) // 2):
-                low = np.uint32(np.uint16(np.int16(mem.i8(q, 2 * i))))
-                high = np.uint32(np.uint16(np.int16(mem.i8(q, 2 * i + 1))))
-                mem.put_u32(words, i * ROWS, low | (high << np.uint32(16)))
+            for i in range(0, n, 32):
+                wide = simd.widen_i16x32(simd.load_i8x32(q + i))
+                simd.store_i16x32(flat + 2 * (r * n + i), wide)
             for j in range(per):
                 at = (b * per + j) * ROWS + r
                 mem.put_f32(s_out, at, mem.f32(s, j))
                 mem.put_f32(m_out, at, -mem.f32(m, j))
+        turn_rows(flat, n // 2, panel + 2 * b * n * ROWS)
 
 
 @compiled
@@ -61,11 +65,17 @@ def four_columns(w, panel, scales, minimums, x0, x1, x2, x3, k, out):
             i1 = simd.pair_step(i1, u, simd.pair_i16x32(x1 + 2 * place))
             i2 = simd.pair_step(i2, u, simd.pair_i16x32(x2 + 2 * place))
             i3 = simd.pair_step(i3, u, simd.pair_i16x32(x3 + 2 * place))
-        s, m = simd.load_f32x16(scales + 64 * g), simd.load_f32x16(minimums + 64 * g)
-        c0 = add_group(c0, i0, s, m, d, t, g)
-        c1 = add_group(c1, i1, s, m, d + (x1 - x0), t + (x1 - x0), g)
-        c2 = add_group(c2, i2, s, m, d + (x2 - x0), t + (x2 - x0), g)
-        c3 = add_group(c3, i3, s, m, d + (x3 - x0), t + (x3 - x0), g)
+        s = simd.load_f32x16(scales + 64 * g)
+        c0 = add_group(c0, i0, s, d, g)
+        c1 = add_group(c1, i1, s, d + (x1 - x0), g)
+        c2 = add_group(c2, i2, s, d + (x2 - x0), g)
+        c3 = add_group(c3, i3, s, d + (x3 - x0), g)
+        if values.has_min(w):
+            m = simd.load_f32x16(minimums + 64 * g)
+            c0 = add_minimum(c0, m, t, g)
+            c1 = add_minimum(c1, m, t + (x1 - x0), g)
+            c2 = add_minimum(c2, m, t + (x2 - x0), g)
+            c3 = add_minimum(c3, m, t + (x3 - x0), g)
     simd.store_f32x16(out, c0)
     simd.store_f32x16(out + 64, c1)
     simd.store_f32x16(out + 128, c2)
