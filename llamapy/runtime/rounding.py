@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from llamapy.core.errors import UsageError
 from llamapy.graph import Tensor
-from llamapy.graph.op import registry
+from llamapy.graph.ops.add import Add
+from llamapy.graph.ops.view import View
 from llamapy.nn.step import Step
 from llamapy.quants import codec
 from llamapy.runtime.batch import Tokens
@@ -77,7 +78,7 @@ class _Made:
         product = self._before(node, node.op.build(spread, rounded, *rest))
         minimums, off = self._seconds(node, weight), self._off(node, short, rounded)
         more = self._before(node, node.op.build(minimums, off, *rest))
-        node.op, node.src = registry()["add"](), (product, more)
+        node.op, node.src = Add(), (product, more)
 
     def _off(self, node: Tensor, short: Tensor, rounded: Tensor) -> Tensor:
         """How far the sums in Q8_1, which are rounded to half precision, are from those of its
@@ -91,8 +92,7 @@ class _Made:
         """The second half-precision number of each block, as float32 [blocks a row, ...]: the
         minimum in Q4_1 and Q5_1, the sum in Q8_1."""
         ne, nb = (x.ne[0] // 32, *x.ne[1:]), (x.kind.n_bytes, *x.nb[1:])
-        op = registry()["view"](ne, nb, 2)
-        seen = Tensor("f16", ne, op=op, src=(x,), nb=nb, view_src=x, view_offset=2)
+        seen = Tensor("f16", ne, op=View(ne, nb, 2), src=(x,), nb=nb, view_src=x, view_offset=2)
         return self._before(node, self.g.cast(self._before(node, seen), kind="f32"))
 
     def _before(self, node: Tensor, made: Tensor) -> Tensor:

@@ -3,6 +3,7 @@ figures are its figures, and its files are read."""
 
 from __future__ import annotations
 
+import json
 import re
 from math import log
 from pathlib import Path
@@ -11,11 +12,12 @@ import numpy as np
 import pytest
 
 from llamapy.cli import divergence_text
+from llamapy.cli.main import run
 from llamapy.tasks import choices
 from llamapy.tasks.divergence import diverge, save_logits
 from llamapy.tasks.logits_file import open_logits
 from llamapy.tasks.perplexity import perplexity
-from tests.tasks.conftest import tiny
+from tests.tasks.conftest import TINY, tiny
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "measures"
 EXACT = {"threads": 1, "type_k": "f32", "type_v": "f32"}
@@ -135,3 +137,21 @@ def test_every_task_of_choices(kind: str, file: str, n: int) -> None:
     if chance:
         shown = (f"{100 * score.chance:.4f}", f"{100 * score.chance_error:.4f}")
         assert shown == chance.groups()
+
+
+def test_the_command_rounds_on_request(capfd: pytest.CaptureFixture[str]) -> None:
+    """Their perplexity of a model in blocks of 256, over three chunks; other words are misuse."""
+    line = [
+        "perplexity",
+        "-m",
+        str(TINY / "llama-k.gguf"),
+        "-f",
+        str(FOLDER / "text.txt"),
+        "--json",
+    ]
+    line += ["-c", str(N_CTX), "--chunks", "3", "-t", "1", "--ctk", "f32", "--ctv", "f32"]
+    assert run([*line, "--activations", "q8"]) == 0
+    figures = [chunk["running"] for chunk in json.loads(capfd.readouterr().out)["chunks"]]
+    assert figures == pytest.approx(running(said("perplexity-llama-k"))[:3], rel=1e-4)
+    assert run([*line, "--activations", "q9"]) == 2
+    assert "exact and q8" in capfd.readouterr().err
