@@ -249,10 +249,14 @@ def _packed_columns(
     bits = config.get("bits", config.get("w_bit", 4))
     group = config.get("group_size", config.get("q_group_size", 128))
     version = config.get("version", "gemm")
-    if bits not in (2, 4, 8) or (
-        method == "awq" and (bits != 4 or version not in ("gemm", "GEMM"))
-    ):
-        raise ModelError(f"{where}: {method} with {bits} bits, {version}, is not supported")
+    known, text = bits in (2, 4, 8), f"{method} with {bits} bits"
+    if method == "awq":
+        known, text = bits == 4 and version in ("gemm", "GEMM"), f"{text}, {shown(str(version))},"
+    if not known:
+        raise ModelError(
+            f"{where}: {text} is not supported",
+            hint="known are gptq with 2, 4 or 8 bits and awq with 4 bits, gemm",
+        )
     offset = 1 if method == "gptq" and config.get("checkpoint_format", "gptq") == "gptq" else 0
     found: Sources = {}
     for name, one in tensors.items():

@@ -139,7 +139,7 @@ def identify(tokenizer: Mapping[str, Any], config: Mapping[str, Any], ids: Ids, 
         seen = _fingerprint(rules.names.split()[0], ids)
         if seen is not None:
             return seen
-    shown = " then ".join(repr(p) for p in wanted) or "no patterns"
+    shown = " then ".join(f"'{p}'" for p in wanted) or "no patterns"
     normalizer = (tokenizer.get("normalizer") or {}).get("type")
     also = f" after normalizer {normalizer}" if normalizer else ""
     raise TokenizerError(

@@ -56,6 +56,11 @@ class Options:
     threads: int = 1
     overwrite: bool = False
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether several files are to be made, if there is enough for several."""
+        return bool(self.split_max_tensors or self.split_max_size)
+
 
 @dataclass
 class Job:
@@ -118,7 +123,7 @@ def prepare(folder: StrPath, options: Options | None = None) -> Job:
 def _check(options: Options) -> None:
     if options.split_max_tensors and options.split_max_size:
         raise UsageError("--split-max-tensors and --split-max-size do not go together")
-    if options.no_tensor_first_split and not (options.split_max_tensors or options.split_max_size):
+    if options.no_tensor_first_split and not options.in_parts:
         raise UsageError("--no-tensor-first-split needs --split-max-tensors or --split-max-size")
 
 
@@ -165,31 +170,57 @@ def _filled(name: str, file_type: str) -> str:
     return name
 
 
-def run(job: Job, *, on_done: Callable[[int], None] | None = None) -> list[str]:
+def run(
+    job: Job,
+    *,
+    on_done: Callable[[int], None] | None = None,
+    on_compile: Callable[[], None] = lambda: None,
+) -> list[str]:
     """Write the file or its parts, whose names are given. Nothing appears before all is done.
 
-    on_done  told how many bytes of tensor data are written by now
+    on_done     told how many bytes of tensor data are written by now
+    on_compile  told while kernels are compiled, which happens once on a machine
     """
-    writer = GGUFWriter(job.path)
+    writer = _writer(job)
     for key, value, kind, element in metadata.typed(job.values):
         writer.add(key, value, kind, element)
-    for one in job.tensors:
-        kind_of = codec.get(job.chosen.kinds[one.name])
-        writer.add_tensor(one.name, one.ne, kind_of.type_id, job.bytes_of(one))
-    options = job.options
-    inputs = job.checkpoint.files
-    with Data(job.tensors, job.chosen.kinds, options.threads) as data:
-        if not (options.split_max_tensors or options.split_max_size):
+    options, inputs = job.options, job.checkpoint.files
+    with Data(job.tensors, job.chosen.kinds, options.threads, on_compile) as data:
+        if not options.in_parts:
             writer.write(data.of, inputs=inputs, overwrite=options.overwrite, on_done=on_done)
             return [writer.path]
         return split.write_split(
             writer,
             data.of,
-            max_tensors=options.split_max_tensors,
-            max_size=options.split_max_size,
-            no_tensor_first_split=options.no_tensor_first_split,
-            rules="converter",
+            **_split(options),
             inputs=inputs,
             overwrite=options.overwrite,
             on_done=on_done,
         )
+
+
+def files(job: Job) -> list[str]:
+    """The files that `run` writes."""
+    groups = split.plan(_writer(job).tensors, **_split(job.options)) if job.options.in_parts else []
+    if len(groups) < 2:
+        return [os.fspath(job.path)]
+    prefix = os.fspath(job.path).removesuffix(".gguf")
+    return [split.part_name(prefix, i, len(groups)) for i in range(len(groups))]
+
+
+def _writer(job: Job) -> GGUFWriter:
+    """The writer with all tensors, and without metadata."""
+    writer = GGUFWriter(job.path)
+    for one in job.tensors:
+        kind = codec.get(job.chosen.kinds[one.name])
+        writer.add_tensor(one.name, one.ne, kind.type_id, job.bytes_of(one))
+    return writer
+
+
+def _split(options: Options) -> dict[str, Any]:
+    return {
+        "max_tensors": options.split_max_tensors,
+        "max_size": options.split_max_size,
+        "no_tensor_first_split": options.no_tensor_first_split,
+        "rules": "converter",
+    }

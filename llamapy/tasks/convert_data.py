@@ -25,6 +25,7 @@ T = TypeVar("T")
 PLAIN = ("f32", "f16", "bf16")
 AHEAD = 3  # pieces
 ToHalf = Callable[[Array], Array]
+Told = Callable[[], None]
 COMPILED_FROM = 1 << 26  # values: fewer are cast sooner than machine code is loaded
 
 
@@ -35,15 +36,18 @@ class Data:
     between numpy's short steps; quantizing has its own.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], kinds: dict[str, str], threads: int) -> None:
+    def __init__(
+        self, tensors: Sequence[Tensor], kinds: dict[str, str], threads: int, on_compile: Told
+    ) -> None:
         self.tensors, self.kinds, self.threads = tensors, kinds, threads
+        self.on_compile = on_compile
         self._made: Generator[tuple[str, Array], None, None] | None = None
         self._next: tuple[str, Array] | None = None
 
     def of(self, name: str) -> Iterator[Array]:
         """The pieces of a tensor."""
         if self._made is None:  # here and not in another thread: Ctrl-C would wait for compilers
-            self._made = ahead(self._encode(compiled(self.tensors, self.kinds)))
+            self._made = ahead(self._encode(compiled(self.tensors, self.kinds, self.on_compile)))
         while one := self._next or next(self._made, None):
             self._next = one
             if one[0] != name:
@@ -79,13 +83,15 @@ def ahead(items: Iterator[T]) -> Generator[T, None, None]:
             items.close()
 
 
-def compiled(tensors: Sequence[Tensor], kinds: dict[str, str]) -> ToHalf:
-    """Load the machine code of all types, compiled if need be; gives what makes halves."""
+def compiled(tensors: Sequence[Tensor], kinds: dict[str, str], on_compile: Told) -> ToHalf:
+    """Load the machine code of all types, compiled if need be, which is told; gives what makes
+    halves."""
     quantized = sorted({kind for kind in kinds.values() if kind not in PLAIN})
     if quantized:
         from llamapy.backend.cpu.threads import budget
 
-        crew.load([(codec.get(kind).encode, (int,) * 6) for kind in quantized], budget())
+        wanted: list[crew.Wanted] = [(codec.get(k).encode, (int,) * 6) for k in quantized]
+        crew.load(wanted, budget(), lambda name, done, total: on_compile())
     return cast_for(tensors, kinds)
 
 

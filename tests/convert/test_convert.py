@@ -261,7 +261,9 @@ def test_outputs_are_not_overwritten(llama: Path) -> None:
 def test_split(options: dict[str, int], llama: Path) -> None:
     whole = tensors(converted(llama))
     made = convert.Options(outtype="f32", output=llama.parent / "part.gguf", **options)
-    paths = convert.run(convert.prepare(llama, made))
+    job = convert.prepare(llama, made)
+    paths = convert.run(job)
+    assert paths == convert.files(job)
     assert len(paths) > 2 and all("-of-" in path for path in paths)
     with open_split(paths[0], type_sizes=codec.type_sizes) as file:
         assert [t.name for t in file.tensors] == list(whole)

@@ -74,8 +74,12 @@ def main(
     paths: list[str] = []
     if not dry_run:
         with console.progress("converting", job.n_bytes, unit="B") as tick:
-            paths = convert.run(job, on_done=tick)
-    _report(job, paths, as_json=json)
+            paths = convert.run(
+                job,
+                on_done=lambda done: tick(done, description="converting"),
+                on_compile=lambda: tick(0, description="compiling kernels"),
+            )
+    _report(job, convert.files(job), paths, as_json=json)
 
 
 def _threads() -> int:
@@ -84,7 +88,7 @@ def _threads() -> int:
     return threads.choose(0)
 
 
-def _report(job: Job, paths: list[str], *, as_json: bool) -> None:
+def _report(job: Job, planned: list[str], paths: list[str], *, as_json: bool) -> None:
     fallbacks = job.chosen.fallbacks
     for text in fallbacks[:SHOWN]:
         console.warn(text)
@@ -97,6 +101,7 @@ def _report(job: Job, paths: list[str], *, as_json: bool) -> None:
                 "architecture": job.params.arch,
                 "type": job.chosen.name,
                 "output": str(job.path),
+                "files": planned,
                 "written": paths,
                 "tensor_bytes": job.n_bytes,
                 "tensors": [dict(zip(("name", "ne", "type", "bytes"), row)) for row in rows],
@@ -109,5 +114,8 @@ def _report(job: Job, paths: list[str], *, as_json: bool) -> None:
         console.note(f"{len(rows)} tensors, {n_bytes / 1e6:,.1f} MB as {job.chosen.name}")
     else:
         columns = ("tensor", "shape", "type", "bytes")
-        console.table(f"{job.path}", columns, rows, numbers=("bytes",))
-        console.note(f"{len(rows)} tensors, {job.n_bytes / 1e6:,.1f} MB; nothing was written")
+        table = [(name, ne, kind, f"{n_bytes:,}") for name, ne, kind, n_bytes in rows]
+        console.table(planned[0], columns, table, numbers=("bytes",))
+        size = f"{job.n_bytes / 1e6:,.1f} MB of tensors as {job.chosen.name}"
+        many = f" in {len(planned)} files" if len(planned) > 1 else ""
+        console.note(f"{len(rows)} tensors, {size}{many}; nothing was written")
