@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-t", type=int, default=2, help="threads")
     parser.add_argument("-r", type=int, default=3, help="runs of each, after one chunk to warm up")
     parser.add_argument("--reference", action="store_true", help="numpy's float32 figure, too")
+    parser.add_argument("--rounded", action="store_true", help="ours with --activations q8, too")
 
 
 def english() -> str:
@@ -43,7 +44,10 @@ def run(a: argparse.Namespace) -> list[dict[str, Any]]:
         times = f"{s['ours']:8.2f} {s['peer']:8.2f} {row['ratio']:6.2f} {row['imatrix']:7.2f}x"
         print(f"{row['model'][:26]:26} {row['n_chunks']:6} {times}")
         ppl = ", ".join(f"{who} {value:.4f}" for who, value in row["ppl"].items())
-        print(f"{'':26} PPL {ppl}; ours to the peer's {row['off']:+.4%}")
+        off = ", ".join(
+            f"{who} {row['ppl'][who] / row['ppl']['peer'] - 1:+.4%}" for who in row["ppl"]
+        )
+        print(f"{'':26} PPL {ppl}; to the peer's: {off}")
     return found
 
 
@@ -93,6 +97,8 @@ def measure(path: Path, text: str, a: argparse.Namespace) -> dict[str, Any]:
         ppl["reference"] = perplexity(
             mine, ids, n_ctx=a.c, backend="reference", type_k="f32", type_v="f32"
         ).ppl
+    if a.rounded:
+        ppl["rounded"] = perplexity(mine, ids, activations="q8", **sizes).ppl
     medians = {name: statistics.median(values) for name, values in samples.items()}
     return {
         "model": path.name,

@@ -212,6 +212,7 @@ def test_an_exact_model_agrees_with_llama_cpp(name: str, peer: object) -> None:
 @pytest.mark.model
 @pytest.mark.slow
 def test_a_real_model_agrees_with_llama_cpp(smollm2: Path, peer: object) -> None:
+    """Rounded as there. Exact products are 0.4 % away, as llama.cpp is from the exact ones."""
     import pydoc
 
     import peer_tasks
@@ -219,5 +220,5 @@ def test_a_real_model_agrees_with_llama_cpp(smollm2: Path, peer: object) -> None
     text = "\n".join(pydoc.render_doc(m) for m in ("argparse", "logging", "random"))
     with peer.open(smollm2) as model:  # type: ignore[attr-defined]
         want = peer_tasks.perplexity(model, text, chunks=20)
-    found = perplexity(Model(smollm2), text, chunks=20)
+    found = perplexity(Model(smollm2), text, chunks=20, activations="q8")
     assert found.ppl == pytest.approx(want.ppl, rel=3e-3)

@@ -38,7 +38,8 @@ Winogrande = Annotated[Path | None, Option(metavar="FILE", help="Score Winogrand
 Choice = Annotated[
     Path | None, Option("--multiple-choice", metavar="FILE", help="Score multiple choice tasks.")
 ]
-Tasks = Annotated[int, Option(min=0, metavar="N", help="Tasks at most; 0 is as llama.cpp.")]
+TASKS = ("--tasks", "--hellaswag-tasks", "--winogrande-tasks", "--multiple-choice-tasks")
+Tasks = Annotated[int, Option(*TASKS, min=0, metavar="N", help="Tasks at most; 0 is as llama.cpp.")]
 PerByte = Annotated[bool, Option("--per-byte", help="Figures by byte, too.")]
 
 
