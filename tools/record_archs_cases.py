@@ -266,9 +266,7 @@ CASES: dict[str, Case] = {
     "bert-xlm-roberta": Case(
         "XLMRoberta", ROBERTA, "unigram", model="XLMRobertaModel", encoder=True
     ),
-    "bert-camembert": Case(
-        "Camembert", ROBERTA, "unigram", model="CamembertModel", encoder=True
-    ),
+    "bert-camembert": Case("Camembert", ROBERTA, "unigram", model="CamembertModel", encoder=True),
     "nomic-bert": Case(
         "NomicBert",
         BERT | rope("default", 1000.0),

@@ -113,9 +113,8 @@ def _report(job: Job, planned: list[str], paths: list[str], *, as_json: bool) ->
             print(path)
         console.note(f"{len(rows)} tensors, {n_bytes / 1e6:,.1f} MB as {job.chosen.name}")
     else:
-        columns = ("tensor", "shape", "type", "bytes")
-        table = [(name, ne, kind, f"{n_bytes:,}") for name, ne, kind, n_bytes in rows]
-        console.table(planned[0], columns, table, numbers=("bytes",))
+        table = [(*about, f"{n_bytes:,}") for *about, n_bytes in rows]
+        console.table(planned[0], ("tensor", "shape", "type", "bytes"), table, numbers=("bytes",))
         size = f"{job.n_bytes / 1e6:,.1f} MB of tensors as {job.chosen.name}"
         many = f" in {len(planned)} files" if len(planned) > 1 else ""
         console.note(f"{len(rows)} tensors, {size}{many}; nothing was written")
