@@ -38,6 +38,10 @@ class Codec:
     numbers   compiled, for types of 32 values whose block begins with their scale as a half:
               numbers(block, tables) gives all in one vector u8x32, from 0 on (number - q_range[0]),
               or the bits of signed bytes where that would take 8 bits. None for the others.
+    dot       compiled, for types of 256 values: dot(block, x, d, sums, tables): a vector f32x8
+              whose lanes add up to the product of the block with 256 numbers. x: these as int8;
+              d: their scales, a float32 each 32; sums: of the real numbers of each 16, float32.
+              Faster than `unpack` and then a product; None where it is not offered.
     halves    how many halves begin such a block: 1, the scale, or 2, and what is added; 0 else
     encode    compiled: encode(src, dst, n_rows, n_per_row, importance, tables): float32 rows at
               address `src` to blocks at `dst`; `importance` is the address of n_per_row float32,
@@ -58,6 +62,7 @@ class Codec:
     dot_with: ClassVar[str] = ""
     unpack: ClassVar[Any] = None
     numbers: ClassVar[Any] = None
+    dot: ClassVar[Any] = None
     halves: ClassVar[int] = 0
     encode: ClassVar[Any] = None
 

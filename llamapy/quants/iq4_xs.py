@@ -17,16 +17,44 @@ BLOCK = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs
 
 
 @compiled
-def unpack(block, q, s, m, tables):
+def numbers(block, group, values):
     """In a group, byte j holds value j in its low half and value j + 16 in its high half."""
-    d, values = mem.f16(block, 0), mem.i64(tables, 0)
+    return simd.lookup_u8x32(values, simd.nibbles_u8x32(block + 8 + 16 * group))
+
+
+@compiled
+def put_scales(block, factor, to):
+    """Write the scales of the 8 groups times `factor`, a vector: numbers of 6 bits, 32 too large,
+    four of which lie in `scales_l`, two in `scales_h`; spread to a byte each."""
+    low, high = np.uint64(mem.u32(block, 1)), np.uint64(mem.u16(block, 1))
+    low = (low | (low << np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
+    low = (low | (low << np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
+    low = (low | (low << np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    high = (high | (high << np.uint64(24))) & np.uint64(0x000000FF000000FF)
+    high = (high | (high << np.uint64(12))) & np.uint64(0x000F000F000F000F)
+    high = (high | (high << np.uint64(6))) & np.uint64(0x0303030303030303)
+    scales = simd.bytes_f32x8(low | (high << np.uint64(4)))
+    simd.store_f32x8(to, factor * (scales - simd.splat_f32x8(np.float32(32))))
+
+
+@compiled
+def unpack(block, q, s, m, tables):
+    values = mem.i64(tables, 0)
     for group in range(8):
-        codes = simd.nibbles_u8x32(block + 8 + 16 * group)
-        simd.store_u8x32(q + 32 * group, simd.lookup_u8x32(values, codes))
-        low = (mem.u8(block + 4, group >> 1) >> 4 * (group & 1)) & 15
-        high = (mem.u16(block + 2, 0) >> 2 * group) & 3
-        mem.put_f32(s, group, d * np.float32((low | high << 4) - 32))
-        mem.put_f32(m, group, np.float32(0))
+        simd.store_u8x32(q + 32 * group, numbers(block, group, values))
+    put_scales(block, simd.splat_f32x8(mem.f16(block, 0)), s)
+    simd.store_f32x8(m, simd.zeros_f32x8())
+
+
+@compiled
+def dot(block, x, d, sums, tables):
+    values, scales, acc = mem.i64(tables, 0), mem.local(32), simd.zeros_f32x8()
+    put_scales(block, simd.load_f32x8(d), scales)
+    for group in range(8):
+        some = simd.as_signed(numbers(block, group, values))
+        total = simd.to_f32x8(simd.dot_ss(some, simd.load_i8x32(x + 32 * group)))
+        acc = simd.fma_f32x8(total, simd.splat_f32x8(mem.f32(scales, group)), acc)
+    return acc * simd.splat_f32x8(mem.f16(block, 0))
 
 
 @compiled
@@ -86,6 +114,7 @@ class IQ4_XS(
     dot_with="q8_K",
 ):
     unpack = unpack
+    dot = dot
     encode = encode
 
     @staticmethod

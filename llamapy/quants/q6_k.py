@@ -17,20 +17,26 @@ BLOCK = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d
 
 
 @compiled
-def unpack(block, q, s, m, tables):
-    """In each half, value 32 k + l has its low bits in half k // 2 of `ql` byte 32 (k % 2) + l.
-
-    Its two top bits are at bit 2 k of `qh` byte l.
+def quarters(block, half):
+    """Four times 32 numbers, from 0 to 63. In each half, value 32 k + l has its low bits in half
+    k // 2 of `ql` byte 32 (k % 2) + l, and its two top bits at bit 2 k of `qh` byte l.
     """
-    bits, middle = simd.splat_u8x32(np.uint8(48)), simd.splat_i8x32(np.int8(32))
+    bits = simd.splat_u8x32(np.uint8(48))
+    first, second = simd.load_u8x32(block + 64 * half), simd.load_u8x32(block + 64 * half + 32)
+    top = simd.load_u8x32(block + 128 + 32 * half)
+    a = simd.low_nibbles(first) | (simd.left_u8x32(top, 4) & bits)
+    b = simd.low_nibbles(second) | (simd.left_u8x32(top, 2) & bits)
+    c = simd.high_nibbles(first) | (top & bits)
+    d = simd.high_nibbles(second) | (simd.right_u8x32(top, 2) & bits)
+    return a, b, c, d
+
+
+@compiled
+def unpack(block, q, s, m, tables):
+    middle = simd.splat_i8x32(np.int8(32))
     for half in range(2):
         out = q + 128 * half
-        first, second = simd.load_u8x32(block + 64 * half), simd.load_u8x32(block + 64 * half + 32)
-        top = simd.load_u8x32(block + 128 + 32 * half)
-        a = simd.low_nibbles(first) | (simd.left_u8x32(top, 4) & bits)
-        b = simd.low_nibbles(second) | (simd.left_u8x32(top, 2) & bits)
-        c = simd.high_nibbles(first) | (top & bits)
-        d = simd.high_nibbles(second) | (simd.right_u8x32(top, 2) & bits)
+        a, b, c, d = quarters(block, half)
         simd.store_i8x32(out, simd.as_signed(a) - middle)
         simd.store_i8x32(out + 32, simd.as_signed(b) - middle)
         simd.store_i8x32(out + 64, simd.as_signed(c) - middle)
@@ -38,6 +44,31 @@ def unpack(block, q, s, m, tables):
     scale = simd.splat_f32x16(mem.f16(block + 208, 0))
     simd.store_f32x16(s, scale * simd.load_i8_f32x16(block + 192))
     simd.store_f32x16(m, simd.zeros_f32x16())
+
+
+@compiled
+def add_run(u, x, scales, d, acc):
+    """acc plus 32 products with the scales of two groups; 63 * 127 * 4 * 128 fits 31 bits."""
+    total = simd.to_f32x8(simd.dot_scaled(u, simd.load_i8x32(x), scales))
+    return simd.fma_f32x8(total, simd.splat_f32x8(mem.f32(d, 0)), acc)
+
+
+@compiled
+def dot(block, x, d, sums, tables):
+    small, acc = block + 192, simd.zeros_f32x8()
+    a, b, c, e = quarters(block, 0)
+    acc = add_run(a, x, simd.scale_pair_0(small), d, acc)
+    acc = add_run(b, x + 32, simd.scale_pair_1(small), d + 4, acc)
+    acc = add_run(c, x + 64, simd.scale_pair_2(small), d + 8, acc)
+    acc = add_run(e, x + 96, simd.scale_pair_3(small), d + 12, acc)
+    a, b, c, e = quarters(block, 1)
+    acc = add_run(a, x + 128, simd.scale_pair_4(small), d + 16, acc)
+    acc = add_run(b, x + 160, simd.scale_pair_5(small), d + 20, acc)
+    acc = add_run(c, x + 192, simd.scale_pair_6(small), d + 24, acc)
+    acc = add_run(e, x + 224, simd.scale_pair_7(small), d + 28, acc)
+    middle = simd.splat_f32x8(np.float32(32))
+    offset = simd.folded_f32x8(simd.load_i8_f32x16(small) * simd.load_f32x16(sums))
+    return (acc - middle * offset) * simd.splat_f32x8(mem.f16(block + 208, 0))
 
 
 @compiled
@@ -113,6 +144,7 @@ class Q6_K(
     dot_with="q8_K",
 ):
     unpack = unpack
+    dot = dot
     encode = encode
 
     @staticmethod

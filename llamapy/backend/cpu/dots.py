@@ -150,6 +150,32 @@ def dot_blocks(w, row, x, k, tables):
 
 
 @compiled
+def dot_large_blocks(w, row, x, k, tables):
+    """A weight row in blocks of 256 (codec: `dot`) times a quantized row, straight from memory."""
+    acc, d, sums = simd.zeros_f32x8(), act.scales_32(x, k, 1), act.sums_16(x, k, 1)
+    for i in range(k // 256):
+        block = row + values.n_bytes(w) * i
+        for line in range(0, values.n_bytes(w), 64):
+            simd.prefetch(block + AHEAD + line)
+        acc = acc + values.dot(w, block, x + 256 * i, d + 32 * i, sums + 64 * i, tables)
+    return simd.total_f32x8(acc)
+
+
+@compiled
+def dot_row(w, row, x, k, scratch, tables):
+    """A weight row times a quantized row, the fastest way that its type offers."""
+    if values.halves(w) > 0:
+        return dot_blocks(w, row, x, k, tables)
+    if values.has_dot(w):
+        return dot_large_blocks(w, row, x, k, tables)
+    t, q = scratch, scratch + 64
+    s = q + k
+    minimums = s + 4 * (k // 16 + 16)
+    fill(w, row, k, q, s, minimums, tables)
+    return dot_filled(w, q, s, minimums, t, x, k)
+
+
+@compiled
 def dot(w, row, stride, x, k):
     """Sum of k products; the elements of `row` are `stride` bytes apart, those of x side by
     side."""

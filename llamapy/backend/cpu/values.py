@@ -29,6 +29,11 @@ def no_numbers(block, tables):
 
 
 @compiled
+def no_dot(block, x, d, sums, tables):
+    return simd.zeros_f32x8()
+
+
+@compiled
 def no_encode(src, dst, n_rows, n_per_row, importance, tables):
     pass
 
@@ -137,6 +142,8 @@ lowest = ByType("lowest", lambda t: codec.get(t).q_range[0], 0)
 unpack = ByType("unpack", lambda t: codec.get(t).unpack or no_unpack, 5)
 halves = ByType("halves", lambda t: codec.get(t).halves, 0)
 numbers = ByType("numbers", lambda t: codec.get(t).numbers or no_numbers, 2)
+has_dot = ByType("has_dot", lambda t: codec.get(t).dot is not None, 0)
+dot = ByType("dot", lambda t: codec.get(t).dot or no_dot, 5)
 encode = ByType("encode", lambda t: codec.get(t).encode or no_encode, 6)
 load_16 = ByType("load_16", _plain({"f32": f32_16, "f16": f16_16, "bf16": bf16_16}), 1)
 put_16 = ByType("put_16", _plain({"f32": put_f32_16, "f16": put_f16_16, "bf16": put_bf16_16}), 2)

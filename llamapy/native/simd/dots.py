@@ -23,10 +23,12 @@ from llamapy.native.simd.vectors import (
     I16,
     I32,
     Vec,
+    at,
     call,
     const,
     i8x32,
     i8x64,
+    i16x16,
     i16x32,
     i32x8,
     i32x16,
@@ -137,6 +139,29 @@ def dot_ss(b, w, x):
     if levels.has("neon"):
         return _sdot(b, w, x)
     return _quads(b, w, x, unsigned=False)
+
+
+@operation(i32x8, u8x32, i8x32, i16x16)
+def dot_scaled(b, u, x, scales):
+    """lane i = the sum of products 4i ... 4i + 3, two and two times a scale; u at most 127, and a
+    product of two pairs with a scale within 31 bits."""
+    return pairs_i16(b, pairs_u8s8(b, u, x), scales)
+
+
+def _scale_pair(j):
+    order = lanes([2 * j] * 8 + [2 * j + 1] * 8)
+
+    def body(b, address):
+        scales = b.load(at(b, address, _vector(I8, 16)), align=1, typ=_vector(I8, 16))
+        scales = b.sext(scales, i16x16.ir)
+        return b.shuffle_vector(scales, scales, order)
+
+    return operation(i16x16, types.int64)(named(f"scale_pair_{j}", body))
+
+
+# Of sixteen signed bytes at an address: 2j in the eight lower lanes, 2j + 1 in the upper.
+scale_pair_0, scale_pair_1, scale_pair_2, scale_pair_3 = (_scale_pair(j) for j in range(4))
+scale_pair_4, scale_pair_5, scale_pair_6, scale_pair_7 = (_scale_pair(j) for j in range(4, 8))
 
 
 def _in_short_sums():

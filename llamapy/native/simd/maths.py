@@ -82,13 +82,16 @@ abs_f32x8, abs_f32x16 = _abs(f32x8), _abs(f32x16)
 
 def fold(b, x, combine):
     """Combine the lanes of a vector by halves, in a fixed order; a scalar LLVM value."""
-    n = x.type.count
-    while n > 1:
-        n //= 2
-        low = b.shuffle_vector(x, x, lanes(range(n)))
-        high = b.shuffle_vector(x, x, lanes(range(n, 2 * n)))
-        x = combine(low, high)
+    while x.type.count > 1:
+        x = fold_once(b, x, combine)
     return b.extract_element(x, ir.Constant(I32, 0))
+
+
+def fold_once(b, x, combine):
+    """Combine the lower half of a vector with the upper."""
+    n = x.type.count // 2
+    low = b.shuffle_vector(x, x, lanes(range(n)))
+    return combine(low, b.shuffle_vector(x, x, lanes(range(n, 2 * n))))
 
 
 def _total(kind):
@@ -236,6 +239,12 @@ half_times_f32x8, halves_times_f32x8 = (
     _halves_times("half_times_f32x8", 1),
     _halves_times("halves_times_f32x8", 2),
 )
+
+
+@operation(f32x8, f32x16)
+def folded_f32x8(b, x):
+    """Its lower half plus its upper."""
+    return fold_once(b, x, b.fadd)
 
 
 @operation(f32x8, f32x8)

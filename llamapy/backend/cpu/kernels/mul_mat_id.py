@@ -48,7 +48,7 @@ def mul_mat_id(node, ith, nth, sync, w, b):
                 mem.put_f32(y, r, dots.dot(w, row, rec.nb(node, 1, 0), x, k))
             else:
                 x = rec.shared(node) + (x_row + token * rec.ne(node, 2, 1)) * x_size
-                dots.dot_columns(w, row, x, x_size, 1, k, scratch, tables, y, 0, r)
+                mem.put_f32(y, r, dots.dot_row(w, row, x, k, scratch, tables))
         chunk = next_chunk(node, sync)
 
 

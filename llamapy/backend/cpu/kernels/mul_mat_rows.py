@@ -9,7 +9,7 @@ one is touched.
 from __future__ import annotations
 
 from llamapy.backend.cpu import activations as act
-from llamapy.backend.cpu import dots, values
+from llamapy.backend.cpu import dots
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import next_chunk
@@ -41,9 +41,9 @@ def mul_mat_rows(node, ith, nth, sync, w, b):
         rows += i3 * rec.ne(node, 1, 3) // rec.ne(node, 2, 3) * rec.nb(node, 1, 3)
         out = rec.data(node, 0) + i2 * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3)
         x, last, stride = x_rows + plane * m * x_size, min(first + size, n), rec.nb(node, 1, 1)
-        if values.halves(w) > 0 and m == 1:
+        if m == 1:
             for r in range(first, last):
-                mem.put_f32(out, r, dots.dot_blocks(w, rows + r * stride, x, k, tables))
+                mem.put_f32(out, r, dots.dot_row(w, rows + r * stride, x, k, scratch, tables))
         else:
             for r in range(first, last):
                 row = rows + r * stride
