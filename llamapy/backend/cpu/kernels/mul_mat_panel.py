@@ -15,7 +15,7 @@ from llamapy.backend.cpu import values
 from llamapy.backend.cpu.dots import FEW
 from llamapy.backend.cpu.panels import bytes as bytes_form
 from llamapy.backend.cpu.panels import pairs as pairs_form
-from llamapy.backend.cpu.panels.groups import ROWS, SCRATCH
+from llamapy.backend.cpu.panels.groups import ROWS, SCRATCH, ask_for
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import next_chunk
 from llamapy.core import settings
@@ -48,22 +48,24 @@ def store_tile(tile, y, stride, columns, live):
 
 @compiled
 def panels_times_columns(
-    w, form, node, rows, n, x, out, tile, scratch, panel, scales, minimums, tables
+    w, form, node, rows, n, then, x, out, tile, scratch, panel, scales, minimums, tables
 ):
     """`n` rows from `rows` on, packed as panels, times all columns of x; out: address of the first
-    result."""
+    result; then: the rows that probably come next."""
     k, m, x_size = rec.ne(node, 1, 0), rec.ne(node, 2, 1), rec.param(node, 0)
     panel_size, scale_size = size(form) * ROWS * k, 64 * (k // values.group(w))
-    stride = rec.nb(node, 0, 1)
+    stride, row_stride = rec.nb(node, 0, 1), rec.nb(node, 1, 1)
     n_panels = (n + ROWS - 1) // ROWS
+    ask_for(w, rows, row_stride, k)
     for p in range(n_panels):
-        live, first = min(ROWS, n - p * ROWS), rows + p * ROWS * rec.nb(node, 1, 1)
+        live, first = min(ROWS, n - p * ROWS), rows + p * ROWS * row_stride
+        ask_for(w, first + ROWS * row_stride if p + 1 < n_panels else then, row_stride, k)
         at, beside = panel + p * panel_size, p * scale_size
         pack(
             form,
             w,
             first,
-            rec.nb(node, 1, 1),
+            row_stride,
             live,
             k,
             at,
@@ -111,8 +113,9 @@ def mul_mat_panel(node, ith, nth, sync, w, form):
         out = rec.data(node, 0) + i2 * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3) + 4 * first
         x = rec.shared(node) + plane * rec.ne(node, 2, 1) * rec.param(node, 0)
         live, tables = min(per_chunk, n - first), rec.param(node, 1)
+        then = rows + nth * per_chunk * rec.nb(node, 1, 1)
         panels_times_columns(
-            w, form, node, rows, live, x, out, tile, scratch, panel, scales, minimums, tables
+            w, form, node, rows, live, then, x, out, tile, scratch, panel, scales, minimums, tables
         )
         chunk = next_chunk(node, sync)
 

@@ -21,6 +21,15 @@ def turn_rows(flat, n, panel):
 
 
 @compiled
+def ask_for(w, rows, stride, k):
+    """Have the rows of a panel on their way before they are read in turns, a block of each: the
+    processor itself reads ahead along few streams only. They need not exist."""
+    for r in range(ROWS):
+        for line in range(0, k // values.n_values(w) * values.n_bytes(w), 64):
+            simd.prefetch(rows + r * stride + line)
+
+
+@compiled
 def group_scales(w, x, k, size):
     return act.scales_32(x, k, size) if values.group(w) == 32 else act.scales_16(x, k, size)
 
