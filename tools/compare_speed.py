@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    if arguments.d and max(arguments.b, default=1) > 1:
+        raise SystemExit("compare_peer speed: -d is measured with one sequence only")
     paths = arguments.models or [fetch_models.smollm2(), fetch_models.gemma3()]
     others = ["peer", "torch"] if arguments.torch else ["peer"]
     title = "".join(f" {name + ' t/s':>10} {'ratio':>7}" for name in others)
@@ -64,7 +67,7 @@ class Engine(Protocol):
     def clear(self) -> None: ...
     def prefill(self, tokens: list[int], start: int) -> None: ...
     def back(self, n: int) -> None:
-        """Forget positions from n on, of all sequences; at n > 0 only of sequence 0."""
+        """Forget positions from n on, of all sequences; at n > 0 there must be but one."""
 
     def step(self, tokens: list[int], position: int) -> None:
         """A token of each of the sequences 0, 1, ..."""
@@ -84,7 +87,7 @@ class Ours:
             self.context.decode(tokens[at : at + self.context.n_batch])
 
     def back(self, n: int) -> None:
-        self.context.memory.remove(0, n, -1)
+        self.context.memory.remove(0, n, -1) if n else self.clear()
 
     def step(self, tokens: list[int], position: int) -> None:
         from llamapy.runtime.batch import Batch
@@ -99,7 +102,10 @@ class Theirs:
         self.clear, self.prefill = context.clear, context.prefill
 
     def back(self, n: int) -> None:
-        self.context.lib.llama_memory_seq_rm(self.context.memory, 0, n, -1)
+        if n:
+            self.context.lib.llama_memory_seq_rm(self.context.memory, 0, n, -1)
+        else:
+            self.clear()
 
     def step(self, tokens: list[int], position: int) -> None:
         n = len(tokens)
@@ -162,13 +168,13 @@ def once(
             start = a.d
         rows = [tokens[i * n_seq : (i + 1) * n_seq] for i in range(a.n)]
         name = f"tg{a.n}" + (f"x{n_seq}" if n_seq > 1 else "")
-        rates[name] = rate(
-            a.n * n_seq,
-            lambda rows=rows, start=start: [  # type: ignore[misc]
-                engine.step(row, start + i) for i, row in enumerate(rows)
-            ],
-        )
+        rates[name] = rate(a.n * n_seq, partial(steps, engine, rows, start))
     return rates
+
+
+def steps(engine: Engine, rows: list[list[int]], start: int) -> None:
+    for i, row in enumerate(rows):
+        engine.step(row, start + i)
 
 
 def rate(n: int, work: Callable[[], Any]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ class Torch:
         torch.set_num_threads(threads)
         load = transformers.AutoModelForCausalLM.from_pretrained
         self.model = load(path.parent, gguf_file=path.name, dtype=torch.bfloat16).eval()
+        # transformers 5 gives the cache another name.
+        names = inspect.signature(self.model.forward).parameters
+        self.argument = "cache" if "cache" in names else "past_key_values"
         self.past: Any = None
         self.clear()
 
@@ -34,7 +38,8 @@ class Torch:
         if tokens:
             with self.torch.inference_mode():
                 ids = self.torch.tensor([tokens])
-                self.model(ids, past_key_values=self.past, use_cache=True, logits_to_keep=1)
+                past = {self.argument: self.past}
+                self.model(ids, use_cache=True, logits_to_keep=1, **past)
 
     def step(self, tokens: list[int], position: int) -> None:
         self.prefill(tokens, position)

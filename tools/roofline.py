@@ -1,0 +1,194 @@
+"""How near a model's speed comes to what this machine allows: `roofline.py MODEL.gguf ...`.
+
+Measured on the machine, in machine code of our own: bytes a second that the threads read together,
+and multiplications a second, in float32 and of 16-bit pairs (what prefill of quantized weights
+runs on without AMX). Decode cannot be faster than reading every weight once a token, prefill
+not faster than the products of a token. Medians of rounds in turns with the model's own runs:
+neighbours slow down both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fetch_models
+import numpy as np
+
+from llamapy.gguf.reader import GGUFFile
+from llamapy.native import compiled, simd
+from llamapy.quants import codec
+
+BYTES = 1 << 28  # read by all threads together
+STEPS = 4_000_000
+
+
+@compiled
+def read(address, n):  # type: ignore[no-untyped-def]
+    """Every byte once; the total keeps the compiler from leaving it out."""
+    a, b = simd.zeros_i32x16(), simd.zeros_i32x16()
+    for i in range(0, n, 128):
+        a = a + simd.load_i32x16(address + i)
+        b = b + simd.load_i32x16(address + i + 64)
+    return simd.total_i32x16(a + b)
+
+
+@compiled
+def fma(address, n):  # type: ignore[no-untyped-def]
+    """96 products a step, from registers."""
+    x, a, b = simd.load_f32x16(address), simd.zeros_f32x16(), simd.zeros_f32x16()
+    c, d, e, f = a, b, a, b
+    for _ in range(n):
+        a, b = simd.fma_f32x16(x, x, a), simd.fma_f32x16(x, x, b)
+        c, d = simd.fma_f32x16(x, x, c), simd.fma_f32x16(x, x, d)
+        e, f = simd.fma_f32x16(x, x, e), simd.fma_f32x16(x, x, f)
+    return simd.total_f32x16(a + b + c + d + e + f)
+
+
+@compiled
+def pairs(address, n):  # type: ignore[no-untyped-def]
+    """128 products a step: sixteen rows times four columns, as in a panel, from first-level
+    cache."""
+    a, b, c, d = (
+        simd.zeros_i32x16(),
+        simd.zeros_i32x16(),
+        simd.zeros_i32x16(),
+        simd.zeros_i32x16(),
+    )
+    for i in range(n):
+        u, x = simd.load_i16x32(address + 64 * (i & 15)), address + 1024 + 4 * (i & 15)
+        a = simd.pair_step(a, u, simd.pair_i16x32(x))
+        b = simd.pair_step(b, u, simd.pair_i16x32(x + 1024))
+        c = simd.pair_step(c, u, simd.pair_i16x32(x + 2048))
+        d = simd.pair_step(d, u, simd.pair_i16x32(x + 3072))
+    return simd.total_i32x16(a + b + c + d)
+
+
+@dataclass(frozen=True)
+class Work:
+    """macs: products a token, outputs included; n_output: those of the output alone, which prefill
+    has once a prompt; n_bytes: of all weights that a token meets."""
+
+    macs: float
+    n_output: float
+    n_bytes: float
+    types: tuple[str, ...]
+
+
+def work(path: Path) -> Work:
+    """From the file: matrices, the embedding only where it is the output, experts by how many of
+    them a token meets."""
+    macs = n_output = n_bytes = 0.0
+    types = set()
+    with GGUFFile(path) as file:
+        tied = "output.weight" not in file
+        arch = str(file.metadata["general.architecture"])
+        n_expert = _count(file.metadata.get(f"{arch}.expert_count"))
+        n_used = _count(file.metadata.get(f"{arch}.expert_used_count"))
+        for tensor in file.tensors:
+            output = tensor.name == ("token_embd.weight" if tied else "output.weight")
+            if len(tensor.ne) < 2 or (tensor.name == "token_embd.weight" and not output):
+                continue
+            share = n_used / n_expert if "_exps." in tensor.name else 1.0
+            macs += tensor.n_elements * share
+            n_bytes += tensor.n_bytes * share
+            n_output += tensor.n_elements if output else 0
+            types.add(codec.get(tensor.type_id).name)
+    return Work(macs, n_output, n_bytes, tuple(sorted(types)))
+
+
+def _count(value: object) -> int:
+    """Experts: as many as the file says, or one."""
+    return value if isinstance(value, int) and value else 1
+
+
+def together(n_threads: int, part: Callable[[int], Any]) -> float:
+    """Seconds until all threads have done their part."""
+    threads = [threading.Thread(target=part, args=(i,)) for i in range(n_threads)]
+    start = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - start
+
+
+def peaks(n_threads: int, data: np.ndarray[Any, Any]) -> dict[str, float]:
+    """Bytes, and products, a second."""
+    size, at = BYTES // n_threads // 128 * 128, data.ctypes.data
+    return {
+        "read": BYTES / together(n_threads, lambda i: read(at + i * size, size)),
+        "f32": 96 * STEPS * n_threads / together(n_threads, lambda i: fma(at, STEPS)),
+        "pairs": 128 * STEPS * n_threads / together(n_threads, lambda i: pairs(at, STEPS)),
+    }
+
+
+def measure(path: Path, a: argparse.Namespace) -> dict[str, Any]:
+    from llamapy.runtime.context import Context
+    from llamapy.runtime.model import Model
+
+    data = np.ones(BYTES, np.uint8)
+    rounds: dict[str, list[float]] = {}
+    need = work(path)
+    model = Model(path)
+    with Context(model, n_ctx=a.p + a.n + 8, threads=a.t) as context:
+        tokens = [int(t) for t in np.random.default_rng(0).integers(0, 256, a.p)]
+        for repetition in range(a.r + 1):
+            found = peaks(a.t, data)
+            context.memory.clear()
+            start = time.perf_counter()
+            context.decode(tokens)
+            middle = time.perf_counter()
+            for token in tokens[: a.n]:
+                context.decode([token])
+            found["prefill"] = a.p / (middle - start)
+            found["decode"] = a.n / (time.perf_counter() - middle)
+            for name, value in found.items():
+                if repetition:
+                    rounds.setdefault(name, []).append(value)
+    medians = {name: statistics.median(values) for name, values in rounds.items()}
+    return {"model": path.name, **vars(need), **medians}
+
+
+def show(row: dict[str, Any]) -> None:
+    plain = set(row["types"]) <= {"f32", "f16", "bf16"}
+    peak, name = (row["f32"], "float32") if plain else (row["pairs"], "16-bit")
+    used = row["prefill"] * (row["macs"] - row["n_output"])
+    moved = row["decode"] * row["n_bytes"]
+    need = f"{row['macs'] / 1e6:.0f} M products and {row['n_bytes'] / 1e6:.0f} MB a token"
+    rates = f"float32 {row['f32'] / 1e9:.0f}, 16-bit pairs {row['pairs'] / 1e9:.0f} G products/s"
+    print(f"{row['model']}: {need}")
+    print(f"  machine  reads {row['read'] / 1e9:.1f} GB/s; {rates}")
+    share = f"{used / 1e9:.0f} G products/s in matrices, {used / peak:.0%} of the {name} peak"
+    print(f"  prefill  {row['prefill']:.1f} t/s: {share}")
+    share = f"{moved / 1e9:.1f} GB/s, {moved / row['read']:.0%} of what can be read"
+    print(f"  decode   {row['decode']:.1f} t/s: {share}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", type=Path, help="default: SmolLM2 and Gemma 3 270M")
+    parser.add_argument("-p", type=int, default=512, help="tokens of prefill")
+    parser.add_argument("-n", type=int, default=32, help="tokens of decode")
+    parser.add_argument("-t", type=int, default=2, help="threads")
+    parser.add_argument("-r", type=int, default=5, help="rounds, after one to warm up")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    a = parser.parse_args()
+    rows = [
+        measure(path, a) for path in a.models or [fetch_models.smollm2(), fetch_models.gemma3()]
+    ]
+    for row in rows:
+        show(row)
+    if a.json:
+        a.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
