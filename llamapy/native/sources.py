@@ -7,6 +7,8 @@ calls would go unseen; here the contents of all of them are part of the key.
 from __future__ import annotations
 
 import hashlib
+import os
+import time
 from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -15,6 +17,7 @@ from typing import Any
 from llamapy.core.errors import LlamapyError
 
 _NATIVE = Path(__file__).parent
+_STARTED, _OWN = time.time(), os.urandom(16)
 
 
 def key(function: Any, kinds: tuple[str, ...], more: str) -> str:
@@ -80,7 +83,11 @@ def _native() -> frozenset[str]:
 
 @cache
 def _digest(path: str) -> bytes:
+    """Of a file's content. One that was edited while this process runs may not be what it imported:
+    then a digest that no other process gets, so that nobody takes old code for new."""
     try:
-        return hashlib.sha256(Path(path).read_bytes()).digest()
+        with open(path, "rb") as file:
+            edited = os.fstat(file.fileno()).st_mtime > _STARTED
+            return hashlib.sha256(file.read() + (_OWN if edited else b"")).digest()
     except OSError:
         return path.encode()

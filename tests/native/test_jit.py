@@ -49,6 +49,26 @@ def test_naming_compiled_functions_loads_no_numba(tmp_path: Path) -> None:
     assert run(tmp_path, "-c", code).stdout.strip() == "False"
 
 
+EDITED = """
+import os, pathlib, time
+from caller import caller
+helper = pathlib.Path("helper.py")
+helper.write_text(helper.read_text().replace("x + 1", "x + 2"))
+os.utime(helper, (time.time() + 5, time.time() + 5))
+print(caller(1))
+"""
+
+
+def test_an_edit_while_a_process_runs_does_not_keep_its_old_code(tmp_path: Path) -> None:
+    """It compiles what it imported; the next process must not take that for the edited file's."""
+    (tmp_path / "caller.py").write_text(CALLER)
+    (tmp_path / "helper.py").write_text(HELPER.format(1))
+    assert run(tmp_path, "-c", EDITED).stdout.split() == ["20"]
+    os.utime(tmp_path / "helper.py", (0, 0))
+    code = "from caller import caller; print(caller(1))"
+    assert run(tmp_path, "-c", code).stdout.split() == ["30"]
+
+
 def test_an_edit_in_another_file_is_seen_and_nothing_else_is_compiled_anew(tmp_path: Path) -> None:
     (tmp_path / "caller.py").write_text(CALLER)
     (tmp_path / "helper.py").write_text(HELPER.format(1))
