@@ -22,14 +22,15 @@ def figures(path: Path) -> Figures:
     try:
         made: dict[str, Any] = json.loads(path.read_text())["figures"]
         return {
-            (row["model"], f"{test}{row['n'][test]}"): (
-                row["ours"][test],
-                row["ours"][test] / row["peer"][test],
+            # Older files have the number of tokens beside the test, not in its name.
+            (row["model"], f"{test}{row.get('n', {}).get(test, '')}"): (
+                ours,
+                ours / row["peer"][test],
             )
             for row in made["rows"]
-            for test in ("pp", "tg")
+            for test, ours in row["ours"].items()
         }
-    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise SystemExit(f"{path}: not a file of `make bench` ({error})") from None
 
 

@@ -61,6 +61,9 @@ def show(row: dict[str, Any], others: list[str]) -> None:
         print(f"{row['model'][:26]:26} {test:>12} {ours:10.1f}{figures}", flush=True)
 
 
+Samples = dict[str, dict[str, list[float]]]  # {engine: {test: tokens a second of each run}}
+
+
 class Engine(Protocol):
     """Something that decodes. Sequence 0 holds a prefix; the others start empty."""
 
@@ -125,18 +128,20 @@ def measure(path: Path, a: argparse.Namespace) -> dict[str, Any]:
         engines: dict[str, Engine] = {"ours": Ours(path, n_all, n_seq, a), "peer": Theirs(context)}
         if a.torch:
             engines["torch"] = compare_speed_torch.Torch(path, a.t)
-        samples = in_turns(engines, tokens, a)
+        return row_of(path.name, in_turns(engines, tokens, a))
+
+
+def row_of(model: str, samples: Samples) -> dict[str, Any]:
+    """{"model", "samples", and for each engine {test: median}}, as `tools/bench_diff.py` reads."""
     medians = {
         name: {test: statistics.median(rates) for test, rates in tests.items()}
         for name, tests in samples.items()
     }
-    return {"model": path.name, **medians, "samples": samples}
+    return {"model": model, **medians, "samples": samples}
 
 
-def in_turns(
-    engines: dict[str, Engine], tokens: list[int], a: argparse.Namespace
-) -> dict[str, dict[str, list[float]]]:
-    samples: dict[str, dict[str, list[float]]] = {name: {} for name in engines}
+def in_turns(engines: dict[str, Engine], tokens: list[int], a: argparse.Namespace) -> Samples:
+    samples: Samples = {name: {} for name in engines}
     for engine in engines.values():
         engine.clear()
         engine.prefill(tokens[: a.d], 0)

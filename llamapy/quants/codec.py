@@ -14,6 +14,7 @@ from llamapy.core import discover
 from llamapy.core.errors import QuantError
 
 _NOT_TYPES = ("codec", "api", "search", "rounding")
+ENCODE = (int,) * 6  # kinds of the arguments of `encode`, for who loads it ahead
 
 
 class Codec:

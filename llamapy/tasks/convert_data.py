@@ -90,7 +90,7 @@ def compiled(tensors: Sequence[Tensor], kinds: dict[str, str], on_compile: Told)
     if quantized:
         from llamapy.backend.cpu.threads import budget
 
-        wanted: list[crew.Wanted] = [(codec.get(k).encode, (int,) * 6) for k in quantized]
+        wanted: list[crew.Wanted] = [(codec.get(k).encode, codec.ENCODE) for k in quantized]
         crew.load(wanted, budget(), lambda name, done, total: on_compile())
     return cast_for(tensors, kinds)
 
@@ -101,7 +101,7 @@ def cast_for(tensors: Sequence[Tensor], kinds: dict[str, str]) -> ToHalf:
     if n < COMPILED_FROM or not _has_room():
         return halves.of_singles
     encode: Any = codec.get("f16").encode
-    encode.load(*[int] * 6)
+    encode.load(*codec.ENCODE)
 
     def cast(values: Array) -> Array:
         values = np.ascontiguousarray(values, np.float32)

@@ -76,7 +76,7 @@ def compile_for(tensors: Iterable[tuple[str, str]]) -> None:
     pairs = set(tensors)
     sources, targets = sorted({pair[0] for pair in pairs}), sorted({pair[1] for pair in pairs})
     wanted = [one for source in sources for one in compiled_for(codec.get(source))]
-    wanted += [(codec.get(target).encode, (int,) * 6) for target in targets]
+    wanted += [(codec.get(target).encode, codec.ENCODE) for target in targets]
     crew.load(wanted, budget())
 
 

@@ -48,7 +48,7 @@ def of_all(report: Report | None = None) -> Warmed:
     """Compile kernels for every op and every type of weights and caches, and the quantizers."""
     nodes = [*_of_weights(), *_of_caches(), *_others()]
     encoders: list[crew.Wanted] = [
-        (kind.encode, (int,) * 6)
+        (kind.encode, codec.ENCODE)
         for kind in codec.registry().values()
         if kind.encode is not None and isinstance(kind.encode, Compiled)
     ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
 import bench_diff
+import compare_speed
 import pytest
 
 
@@ -26,6 +28,26 @@ def test_ratios_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     out = capsys.readouterr().out.splitlines()
     assert out[1].split() == ["m.gguf", "pp512", "100.0", "90.0", "2.00", "3.00", "+50.0", "%"]
     assert out[2].split()[-2:] == ["+0.0", "%"]
+
+
+class Counting:
+    """An engine that does nothing."""
+
+    def clear(self) -> None: ...
+    def prefill(self, tokens: list[int], start: int) -> None: ...
+    def back(self, n: int) -> None: ...
+    def step(self, tokens: list[int], position: int) -> None: ...
+
+
+def test_what_the_comparison_writes_is_read(tmp_path: Path) -> None:
+    wanted = argparse.Namespace(p=4, n=2, b=[1, 2], d=0, r=1)
+    engines: dict[str, compare_speed.Engine] = {"ours": Counting(), "peer": Counting()}
+    row = compare_speed.row_of("m.gguf", compare_speed.in_turns(engines, [0] * 8, wanted))
+    (tmp_path / "a").write_text(json.dumps({"figures": {"rows": [row]}}))
+    found = bench_diff.figures(tmp_path / "a")
+    assert list(found) == [("m.gguf", test) for test in ("pp4", "tg2", "tg2x2")]
+    ours, ratio = found["m.gguf", "tg2"]
+    assert (ours, ratio) == (row["ours"]["tg2"], row["ours"]["tg2"] / row["peer"]["tg2"])
 
 
 def test_other_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,7 +79,7 @@ def main(
                 on_done=lambda done: tick(done, description="converting"),
                 on_compile=lambda: tick(0, description="compiling kernels"),
             )
-    _report(job, convert.files(job), paths, as_json=json)
+    _report(job, paths or convert.files(job), paths, as_json=json)
 
 
 def _threads() -> int:
