@@ -46,8 +46,12 @@ def debug() -> bool:
 
 
 def activation_bits() -> int:
-    """LLAMAPY_ACTIVATIONS: 16 (default) or 8, the bits that prefill rounds activations to."""
-    return 8 if os.environ.get("LLAMAPY_ACTIVATIONS", "").strip() == "8" else 16
+    """LLAMAPY_ACTIVATIONS: 8 (default) or 16, the bits that prefill rounds activations to. With 8,
+    blocks that need more get more (`backend.cpu.corrections`)."""
+    text = os.environ.get("LLAMAPY_ACTIVATIONS", "").strip() or "8"
+    if text not in ("8", "16"):
+        raise UsageError(f"LLAMAPY_ACTIVATIONS is {text!r}, neither 8 nor 16")
+    return int(text)
 
 
 def oversubscribe() -> bool:

@@ -25,9 +25,11 @@ def build(
     A kind is `i64`, `f64`, `f32`, `=label` for a phantom of that label, or `(n)module:name` for a
     NamedTuple of n integers.
     """
+    import llvmlite.binding as llvm
     import numba
     from numba.core.compiler_lock import global_compiler_lock
 
+    llvm.initialize_native_asmparser()  # for `simd.panel`
     with global_compiler_lock, _only_the_whole(), _aligned_stacks():
         dispatcher = numba.njit(**{**OPTIONS, **options})(function)
         types = tuple(_type(kind) for kind in kinds)

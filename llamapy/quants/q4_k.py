@@ -37,18 +37,43 @@ def unpack(block, q, s, m, tables):
 
 
 @compiled
+def dot(block, x, d, sums, tables):
+    t, a, b = mem.local(32), simd.zeros_f32x8(), simd.zeros_f32x8()
+    s, m = scale_vectors(block)
+    simd.store_f32x8(t, s * simd.load_f32x8(d))
+    for run in range(4):
+        packed = simd.load_u8x32(block + 16 + 32 * run)
+        a = add_group(simd.low_nibbles(packed), x + 64 * run, t, 2 * run, a)
+        b = add_group(simd.high_nibbles(packed), x + 64 * run + 32, t, 2 * run + 1, b)
+    return a + b - m * simd.load_f32x8(sums)
+
+
+@compiled
+def add_group(levels, x, t, j, acc):
+    """acc + the products of 32 levels with int8 at x, times number j at t."""
+    products = simd.to_f32x8(simd.dot_us(levels, simd.load_i8x32(x)))
+    return simd.fma_f32x8(products, simd.splat_f32x8(mem.f32(t, j)), acc)
+
+
+@compiled
 def put_scales(block, s, m):
-    """Write the scales and minimums of the 8 groups of a Q4_K or Q5_K block (layout:
-    scale_and_min).
-    """
+    """Write the scales and minimums of a block."""
+    scales, minimums = scale_vectors(block)
+    simd.store_f32x8(s, scales)
+    simd.store_f32x8(m, minimums)
+
+
+@compiled
+def scale_vectors(block):
+    """The scales and minimums of the 8 groups of a Q4_K or Q5_K block (layout: scale_and_min)."""
     a, b = np.uint64(mem.u32(block, 1)), np.uint64(mem.u32(block, 2))
     c = np.uint64(mem.u32(block, 3))
     six, four, two = np.uint64(0x3F3F3F3F), np.uint64(0x0F0F0F0F), np.uint64(0x30303030)
     scales = (a & six) | (((c & four) | ((a >> np.uint64(2)) & two)) << np.uint64(32))
     high = ((c >> np.uint64(4)) & four) | ((b >> np.uint64(2)) & two)
     minimums = (b & six) | (high << np.uint64(32))
-    simd.store_f32x8(s, simd.splat_f32x8(mem.f16(block, 0)) * simd.bytes_f32x8(scales))
-    simd.store_f32x8(m, simd.splat_f32x8(mem.f16(block, 1)) * simd.bytes_f32x8(minimums))
+    s = simd.splat_f32x8(mem.f16(block, 0)) * simd.bytes_f32x8(scales)
+    return s, simd.splat_f32x8(mem.f16(block, 1)) * simd.bytes_f32x8(minimums)
 
 
 @compiled
@@ -186,6 +211,7 @@ class Q4_K(
     dot_with="q8_K",
 ):
     unpack = unpack
+    dot = dot
     encode = encode
 
     @staticmethod

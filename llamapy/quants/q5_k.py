@@ -8,7 +8,14 @@ import numpy as np
 
 from llamapy.native import compiled, lanes, mem, simd
 from llamapy.quants.codec import Codec
-from llamapy.quants.q4_k import fit, group_scales, nibbles, put_scales
+from llamapy.quants.q4_k import (
+    add_group,
+    fit,
+    group_scales,
+    nibbles,
+    put_scales,
+    scale_vectors,
+)
 
 BLOCK = np.dtype(
     [("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128)]
@@ -18,14 +25,34 @@ BLOCK = np.dtype(
 @compiled
 def unpack(block, q, s, m, tables):
     """Low halves as in Q4_K; bit g of `qh` byte l is the fifth bit of value l of group g."""
-    high, sixteen = simd.load_u8x32(block + 16), simd.splat_u8x32(np.uint8(16))
+    high = simd.load_u8x32(block + 16)
     for run in range(4):
-        packed = simd.load_u8x32(block + 48 + 32 * run)
-        first = simd.left_u8x32(simd.right_u8x32(high, 2 * run), 4) & sixteen
-        second = simd.left_u8x32(simd.right_u8x32(high, 2 * run), 3) & sixteen
-        simd.store_u8x32(q + 64 * run, simd.low_nibbles(packed) | first)
-        simd.store_u8x32(q + 64 * run + 32, simd.high_nibbles(packed) | second)
+        first, second = two_groups(block, high, run)
+        simd.store_u8x32(q + 64 * run, first)
+        simd.store_u8x32(q + 64 * run + 32, second)
     put_scales(block, s, m)
+
+
+@compiled
+def two_groups(block, high, run):
+    """The levels of groups 2 run and 2 run + 1; high: the block's fifth bits."""
+    packed, sixteen = simd.load_u8x32(block + 48 + 32 * run), simd.splat_u8x32(np.uint8(16))
+    first = simd.left_u8x32(simd.right_u8x32(high, 2 * run), 4) & sixteen
+    second = simd.left_u8x32(simd.right_u8x32(high, 2 * run), 3) & sixteen
+    return simd.low_nibbles(packed) | first, simd.high_nibbles(packed) | second
+
+
+@compiled
+def dot(block, x, d, sums, tables):
+    t, a, b = mem.local(32), simd.zeros_f32x8(), simd.zeros_f32x8()
+    s, m = scale_vectors(block)
+    simd.store_f32x8(t, s * simd.load_f32x8(d))
+    high = simd.load_u8x32(block + 16)
+    for run in range(4):
+        first, second = two_groups(block, high, run)
+        a = add_group(first, x + 64 * run, t, 2 * run, a)
+        b = add_group(second, x + 64 * run + 32, t, 2 * run + 1, b)
+    return a + b - m * simd.load_f32x8(sums)
 
 
 @compiled
@@ -67,6 +94,7 @@ class Q5_K(
     dot_with="q8_K",
 ):
     unpack = unpack
+    dot = dot
     encode = encode
 
     @staticmethod

@@ -72,8 +72,8 @@ class Context:
     flash_attn   "auto", True ("on") or False ("off"): attention as one op
     threads      of the CPU backend; None is what this process may use
     embeddings   keep hidden states of the outputs too (`embeddings`)
-    n_outputs_max  outputs of one ubatch that memory is reserved for; more are possible, and grow it
-                   then
+    n_outputs_max  outputs of one ubatch that memory is reserved for; more make it grow
+    activation_bits  8, or 16 for exacter prefill; None: the setting LLAMAPY_ACTIVATIONS
     backend      what computes all that is not on the model's device
     on_compile   called with (kernel, done, total) while kernels are compiled
     observer     sees intermediate results of every ubatch
@@ -93,6 +93,7 @@ class Context:
         threads: int | None = None,
         embeddings: bool = False,
         n_outputs_max: int = 1,
+        activation_bits: int | None = None,
         backend: str = backends.HOST,
         on_compile: Callable[[str, int, int], None] | None = None,
         observer: Observer | None = None,
@@ -107,6 +108,7 @@ class Context:
         self.n_batch = min(n_batch, self.n_ctx)
         self.n_ubatch = min(n_ubatch, self.n_batch)
         options = {"threads": threads, "repack": model.repack, "on_compile": on_compile}
+        options["activation_bits"] = activation_bits
         self._host = backends.make(backend, **options)
         self._device = backends.make(model.device, **options) if model.device else None
         self.engine = Engine([b for b in (self._device, self._host) if b is not None])
@@ -163,7 +165,7 @@ class Context:
 
     def _reserve(self, worst: Step) -> None:
         self.engine.reserve(worst.graph)
-        sizes = [n / 2**20 for n in (self.memory.n_bytes, self.engine.n_bytes)]
+        sizes = self.memory.n_bytes / 2**20, self.engine.n_bytes / 2**20
         log.info("context of %d: memory %.1f MiB, compute buffers %.1f MiB", self.n_ctx, *sizes)
 
     @property
@@ -174,12 +176,7 @@ class Context:
     # -- graphs
 
     def _record(
-        self,
-        n_tokens: int,
-        n_outputs: int,
-        sizes: tuple[int, ...],
-        *,
-        embeddings: bool = False,
+        self, n_tokens: int, n_outputs: int, sizes: tuple[int, ...], *, embeddings: bool = False
     ) -> tuple[Step, Tensor]:
         """The graph of a ubatch, and its result (not computed if no output is wanted)."""
         g = Step(

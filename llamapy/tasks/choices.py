@@ -220,7 +220,7 @@ def score(
     LlamapyError for a task that does not fit into n_ctx tokens.
     """
     most = max((len(task.texts) for task in tasks), default=1)
-    options |= {"observer": wrapped(activations, None)}
+    options |= {"observer": wrapped(activations, None), "activation_bits": 16}
     context = Context(model, n_ctx=n_ctx, n_batch=n_ctx, n_seq_max=most, **options)
     found = Score()
     with Rows(2) as rows:

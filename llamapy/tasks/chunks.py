@@ -117,6 +117,7 @@ class Evaluator:
             n_seq_max=self.n_seq,
             n_outputs_max=n_ubatch,
             observer=wrapped(activations, observer),
+            activation_bits=16,  # a measure is worth its time
             **options,
         )
         self.whole = observer is not None and observer.whole

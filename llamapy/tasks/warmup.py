@@ -23,6 +23,7 @@ from llamapy.runtime.memory.kv import CACHE_TYPES, cache_type
 from llamapy.runtime.model import Model
 
 Report = Callable[[str, int, int], None]
+ACTIVATION_BITS = (8, 16)  # to run, to measure
 N_TOKENS = (1, 4, 512)  # ubatches: an answer's, a few at once, a prompt's
 
 
@@ -58,12 +59,14 @@ def of_all(report: Report | None = None) -> Warmed:
 def _compile(
     nodes: list[Tensor], report: Report | None, more: list[crew.Wanted] | None = None
 ) -> Warmed:
-    cpu = CPU(1)
-    try:
-        wanted = [*cpu.wanted(nodes), *(more or [])]
-    finally:
-        cpu.close()
-    return Warmed(len(wanted), crew.load(wanted, budget(), report))
+    wanted = dict.fromkeys(more or [])
+    for bits in ACTIVATION_BITS:
+        cpu = CPU(1, activation_bits=bits)
+        try:
+            wanted |= dict.fromkeys(cpu.wanted(nodes))
+        finally:
+            cpu.close()
+    return Warmed(len(wanted), crew.load(list(wanted), budget(), report))
 
 
 def _of_weights() -> Iterator[Tensor]:

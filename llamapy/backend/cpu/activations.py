@@ -21,7 +21,15 @@ def row_bytes(k: int, size: int) -> int:
 
     64 bytes of zeros at the end: readers that take sixteen scales or sums at a time may run over.
     """
-    return _up(_up(k * size) + 2 * 4 * (k // 32) + 2 * 4 * (k // 16) + 64 + 8 * (k // 32))
+    return apart(_up(k * size) + 2 * 4 * (k // 32) + 2 * 4 * (k // 16) + 64 + 8 * (k // 32))
+
+
+def apart(n: int) -> int:
+    """Bytes from one row to the next, for rows of n: a multiple of 64, but not of 1024. Four rows
+    are read side by side, and where only the higher bits of their addresses differ, that takes up
+    to twice as long."""
+    n = _up(n)
+    return n + 64 if n % 1024 == 0 else n
 
 
 def _up(n: int) -> int:

@@ -12,6 +12,7 @@ from llamapy.backend.backend import Backend, BufferType, Program, aligned, host_
 from llamapy.backend.cpu import record, sync
 from llamapy.backend.cpu.step import Machine, Step, plan
 from llamapy.backend.cpu.threads import Pool, budget, choose
+from llamapy.core import settings
 from llamapy.core.errors import Aborted
 from llamapy.graph.tensor import Tensor
 from llamapy.native import crew
@@ -23,8 +24,8 @@ CompileHook = Callable[[str, int, int], None]
 
 
 class CPU(Backend):
-    """`threads`: how many (None: the budget of this process). One CPU object serves one thread of
-    Python at a time."""
+    """`threads`: how many (None: the budget of this process); `activation_bits`: 8 or 16, or None
+    for the setting. One CPU object serves one thread of Python at a time."""
 
     name = "cpu"
     buffer_type = HOST
@@ -34,10 +35,13 @@ class CPU(Backend):
         threads: int | None = None,
         *,
         repack: bool = True,
+        activation_bits: int | None = None,
         on_compile: CompileHook | None = None,
     ) -> None:
         self.n_threads = choose(threads)
-        self.machine = Machine(self.n_threads, repack)
+        self.machine = Machine(
+            self.n_threads, repack, activation_bits or settings.activation_bits()
+        )
         self.pool = Pool(self.n_threads)
         self.on_compile = on_compile
         self._running: CpuProgram | None = None

@@ -10,7 +10,6 @@ from llamapy.native import compiled, mem, simd
 
 # Bytes that are asked for ahead: what the processor reads ahead by itself ends with a page.
 AHEAD = 2048
-FEW = 8  # up to so many columns, weights are read row by row; above, as panels
 
 
 def row_scratch(k: int) -> int:
@@ -152,12 +151,13 @@ def dot_blocks(w, row, x, k, tables):
 @compiled
 def dot_large_blocks(w, row, x, k, tables):
     """A weight row in blocks of 256 (codec: `dot`) times a quantized row, straight from memory."""
-    acc, d, sums = simd.zeros_f32x8(), act.scales_32(x, k, 1), act.sums_16(x, k, 1)
+    acc, d = simd.zeros_f32x8(), act.scales_32(x, k, 1)
+    sums = act.sums_32(x, k, 1) if values.group(w) == 32 else act.sums_16(x, k, 1)
     for i in range(k // 256):
-        block = row + values.n_bytes(w) * i
+        block, size = row + values.n_bytes(w) * i, 1024 // values.group(w)
         for line in range(0, values.n_bytes(w), 64):
             simd.prefetch(block + AHEAD + line)
-        acc = acc + values.dot(w, block, x + 256 * i, d + 32 * i, sums + 64 * i, tables)
+        acc = acc + values.dot(w, block, x + 256 * i, d + 32 * i, sums + size * i, tables)
     return simd.total_f32x8(acc)
 
 

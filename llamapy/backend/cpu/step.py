@@ -43,10 +43,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Machine:
-    """What plans depend on: the number of threads and whether repacked copies are wanted."""
+    """What plans depend on: the number of threads, whether repacked copies are wanted, and to how
+    many bits (8 or 16) products with many columns may round activations."""
 
     n_threads: int = 1
     repack: bool = True
+    activation_bits: int = 8
 
 
 @cache

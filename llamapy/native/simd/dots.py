@@ -164,7 +164,7 @@ scale_pair_0, scale_pair_1, scale_pair_2, scale_pair_3 = (_scale_pair(j) for j i
 scale_pair_4, scale_pair_5, scale_pair_6, scale_pair_7 = (_scale_pair(j) for j in range(4, 8))
 
 
-def _in_short_sums():
+def in_short_sums():
     """Whether wide running sums are held in 16 bits."""
     return levels.has("avx2") and not levels.has("avx512")
 
@@ -172,11 +172,11 @@ def _in_short_sums():
 def steps_allowed(greatest_u):
     """How many steps of `dot_step` may follow each other before `dot_end`, for unsigned values up
     to this."""
-    return max(1, 32767 // (2 * 127 * greatest_u)) if _in_short_sums() else 1 << 20
+    return max(1, 32767 // (2 * 127 * greatest_u)) if in_short_sums() else 1 << 20
 
 
 # The running sum of a group of steps.
-running = Vec("running_i16", I16, 32, 2) if _in_short_sums() else Vec("running_i32", I32, 16, 4)
+running = Vec("running_i16", I16, 32, 2) if in_short_sums() else Vec("running_i32", I32, 16, 4)
 
 
 @operation(running)
@@ -184,9 +184,8 @@ def dot_start(b):
     return const(running, 0)
 
 
-@operation(running, running, u8x64, i8x64)
-def dot_step(b, acc, u, x):
-    if _in_short_sums():
+def dot_step_value(b, acc, u, x):
+    if in_short_sums():
         return b.add(acc, pairs_u8s8(b, u, x))
     if levels.has("avx512"):
         return _vnni(b, acc, u, x)
@@ -195,9 +194,12 @@ def dot_step(b, acc, u, x):
     return b.add(acc, _quads(b, u, x, unsigned=True))
 
 
+dot_step = operation(running, running, u8x64, i8x64)(named("dot_step", dot_step_value))
+
+
 @operation(i32x16, running)
 def dot_end(b, acc):
-    return pairs_i16(b, acc, const(_vector(I16, 32), 1)) if _in_short_sums() else acc
+    return pairs_i16(b, acc, const(_vector(I16, 32), 1)) if in_short_sums() else acc
 
 
 @operation(i32x16, i32x16, i16x32, i16x32)

@@ -201,18 +201,21 @@ zeros_f32x8, zeros_f32x16 = _zeros(f32x8, 0.0, "zeros_f32x8"), _zeros(f32x16, 0.
 zeros_i32x8, zeros_i32x16 = _zeros(i32x8, 0, "zeros_i32x8"), _zeros(i32x16, 0, "zeros_i32x16")
 
 
-def _pattern(kind, bits, name):
-    """Broadcast the 4 bytes at an address over the whole vector."""
+def pattern_value(b, address, kind):
+    """The 4 bytes at an address over the whole vector."""
+    word = b.load(at(b, address, I32), align=1, typ=I32)
+    return b.bitcast(splat_value(b, word, kind.n * kind.size // 4), kind.ir)
 
+
+def _pattern(kind, name):
     def body(b, address):
-        word = b.load(at(b, address, I32), align=1, typ=I32)
-        return b.bitcast(splat_value(b, word, bits // 32), kind.ir)
+        return pattern_value(b, address, kind)
 
     return operation(kind, ADDRESS)(named(name, body))
 
 
-quad_i8x64 = _pattern(i8x64, 512, "quad_i8x64")
-pair_i16x32 = _pattern(i16x32, 512, "pair_i16x32")
+quad_i8x64 = _pattern(i8x64, "quad_i8x64")
+pair_i16x32 = _pattern(i16x32, "pair_i16x32")
 
 
 @operation(types.void, ADDRESS)

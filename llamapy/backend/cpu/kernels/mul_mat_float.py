@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from llamapy.backend.cpu import dots, values
 from llamapy.backend.cpu import record as rec
-from llamapy.backend.cpu.dots import FEW
+from llamapy.backend.cpu.activations import apart
+from llamapy.backend.cpu.panels.groups import ROWS, store_products, store_tile
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import next_chunk
 from llamapy.graph.tensor import Tensor
@@ -18,36 +19,40 @@ from llamapy.native import compiled, mem, simd
 
 OPS = ("mul_mat",)
 PRIORITY = 5
-ROWS = 16
+FEW = 8  # up to so many columns each row of weights is read by itself
+BLOCK = 256  # so much of a panel stays in first-level cache while all columns meet it
 
 
 @compiled
 def pack(w, rows, stride, element, live, k, panel):
     """Interleave rows: panel[k, 16] float32. Missing rows: the last."""
+    flat, size = mem.local(1024), values.n_bytes(w)  # 16 numbers of each row
+    whole = k // 16 * 16 if element == size else 0
+    for i in range(0, whole, 16):
+        for r in range(ROWS):
+            row = rows + min(r, live - 1) * stride
+            simd.store_f32x16(flat + 64 * r, values.load_16(w, row + size * i))
+        for j in range(0, 16, 8):
+            simd.turn_u32x8(flat + 4 * j, 64, panel + 64 * (i + j), 64)
+            simd.turn_u32x8(flat + 4 * j + 512, 64, panel + 64 * (i + j) + 32, 64)
     for r in range(ROWS):
         row = rows + min(r, live - 1) * stride
-        for i in range(k):
+        for i in range(whole, k):
             mem.put_f32(panel, i * ROWS + r, values.load_1(w, row + element * i, 0))
 
 
 @compiled
-def four_columns(panel, x0, x1, x2, x3, k, tile):
-    c0, c1, c2, c3 = (
-        simd.zeros_f32x16(),
-        simd.zeros_f32x16(),
-        simd.zeros_f32x16(),
-        simd.zeros_f32x16(),
-    )
+def four_columns(panel, x, k, sums):
+    """sums[4, 16] += k steps of a panel times four columns, from the addresses x on."""
+    c0, c1 = simd.load_f32x16(sums), simd.load_f32x16(sums + 64)
+    c2, c3 = simd.load_f32x16(sums + 128), simd.load_f32x16(sums + 192)
     for i in range(k):
         w = simd.load_f32x16(panel + 64 * i)
-        c0 = simd.fma_f32x16(w, simd.splat_f32x16(mem.f32(x0, i)), c0)
-        c1 = simd.fma_f32x16(w, simd.splat_f32x16(mem.f32(x1, i)), c1)
-        c2 = simd.fma_f32x16(w, simd.splat_f32x16(mem.f32(x2, i)), c2)
-        c3 = simd.fma_f32x16(w, simd.splat_f32x16(mem.f32(x3, i)), c3)
-    simd.store_f32x16(tile, c0)
-    simd.store_f32x16(tile + 64, c1)
-    simd.store_f32x16(tile + 128, c2)
-    simd.store_f32x16(tile + 192, c3)
+        c0 = simd.fma_f32x16(w, simd.splat_f32x16(mem.f32(x[0], i)), c0)
+        c1 = simd.fma_f32x16(w, simd.splat_f32x16(mem.f32(x[1], i)), c1)
+        c2 = simd.fma_f32x16(w, simd.splat_f32x16(mem.f32(x[2], i)), c2)
+        c3 = simd.fma_f32x16(w, simd.splat_f32x16(mem.f32(x[3], i)), c3)
+    store_products(sums, (c0, c1, c2, c3))
 
 
 @compiled
@@ -100,11 +105,25 @@ def mul_mat_float_few(node, ith, nth, sync, w, b):
 
 
 @kernel
+def lay_out(node, ith, nth, sync, a, b):
+    """Every row of source 1 as float32 into the shared scratch; parameter 0: bytes from one to the
+    next."""
+    k, apart = rec.ne(node, 1, 0), rec.nb(node, 1, 0)
+    for r in range(ith, rec.n_rows(node, 1), nth):
+        x, y = rec.row_address(node, 1, r), rec.shared(node) + r * rec.param(node, 0)
+        if apart == 4:
+            mem.copy(y, x, 4 * k)
+        else:
+            for i in range(k):
+                mem.put_f32(y, i, mem.f32(x + i * apart, 0))
+
+
+@kernel
 def mul_mat_float_many(node, ith, nth, sync, w, b):
-    k, n, m = rec.ne(node, 1, 0), rec.ne(node, 1, 1), rec.ne(node, 2, 1)
-    tile = rec.private(node, ith)
-    flat = tile + 256
-    panel = flat + 4 * 4 * ((k + 15) // 16 * 16)
+    """Parameter 0: bytes from one row of activations to the next."""
+    k, n, m, x_size = rec.ne(node, 1, 0), rec.ne(node, 1, 1), rec.ne(node, 2, 1), rec.param(node, 0)
+    panel = rec.private(node, ith)
+    sums = panel + 4 * ROWS * k
     per_plane = (n + ROWS - 1) // ROWS
     n_chunks = per_plane * rec.ne(node, 2, 2) * rec.ne(node, 2, 3)
     chunk = next_chunk(node, sync)
@@ -114,22 +133,21 @@ def mul_mat_float_many(node, ith, nth, sync, w, b):
         rows = plane_of_weights(node, i2, i3) + first * rec.nb(node, 1, 1)
         live = min(ROWS, n - first)
         pack(w, rows, rec.nb(node, 1, 1), rec.nb(node, 1, 0), live, k, panel)
-        x = rec.data(node, 2) + i2 * rec.nb(node, 2, 2) + i3 * rec.nb(node, 2, 3)
+        for i in range(0, (m + 3) // 4 * 64, 16):
+            simd.store_f32x16(sums + 4 * i, simd.zeros_f32x16())
+        for at in range(0, k, BLOCK):
+            x = rec.shared(node) + plane * m * x_size + 4 * at
+            for c in range(0, m, 4):
+                last, own = m - 1 - c, x + c * x_size  # past the end: the last column again
+                columns = (
+                    own,
+                    own + min(1, last) * x_size,
+                    own + min(2, last) * x_size,
+                    own + min(3, last) * x_size,
+                )
+                four_columns(panel + 64 * at, columns, min(BLOCK, k - at), sums + 64 * c)
         out = rec.data(node, 0) + i2 * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3) + 4 * first
-        for c in range(0, m, 4):
-            last = m - 1
-            x0 = flat_row(node, x + c * rec.nb(node, 2, 1), k, flat)
-            x1 = flat_row(node, x + min(c + 1, last) * rec.nb(node, 2, 1), k, flat + 4 * k)
-            x2 = flat_row(node, x + min(c + 2, last) * rec.nb(node, 2, 1), k, flat + 8 * k)
-            x3 = flat_row(node, x + min(c + 3, last) * rec.nb(node, 2, 1), k, flat + 12 * k)
-            four_columns(panel, x0, x1, x2, x3, k, tile)
-            for j in range(min(4, m - c)):
-                y = out + (c + j) * rec.nb(node, 0, 1)
-                if live == ROWS:
-                    simd.store_f32x16(y, simd.load_f32x16(tile + 64 * j))
-                else:
-                    for r in range(live):
-                        mem.put_f32(y, r, mem.f32(tile + 64 * j, r))
+        store_tile(sums, out, rec.nb(node, 0, 1), m, live)
         chunk = next_chunk(node, sync)
 
 
@@ -137,9 +155,21 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     w, x = node.src
     if w.kind.name not in values.PLAIN or x.kind.name != "f32":
         return None
-    k = x.ne[0]
+    k, m, row = x.ne[0], x.ne[1], apart(4 * x.ne[0])
     types = (w.kind.name, "")
-    if x.ne[1] <= FEW:
+    if m <= FEW:
         return [Step(mul_mat_float_few, (node, w, x), types=types, private=4 * k + 64)]
-    private = 256 + 16 * ((k + 15) // 16 * 16) + 4 * ROWS * k + 64
-    return [Step(mul_mat_float_many, (node, w, x), types=types, private=private)]
+    laid_out, key = row * x.n_rows, (id(x), "f32")
+    private = 4 * ROWS * k + 4 * ROWS * ((m + 3) // 4 * 4)
+    return [
+        Step(lay_out, (None, x), (row,), shared=laid_out, leaves=key),
+        Step(
+            mul_mat_float_many,
+            (node, w, x),
+            (row,),
+            types,
+            shared=laid_out,
+            private=private,
+            takes=key,
+        ),
+    ]

@@ -3,55 +3,45 @@ every column.
 
 A chunk is up to four panels: while they stay in first- or second-level cache all columns stream
 past, four at a time.
-The form of the panels is phantom b: "x16" (default: activations rounded to 16 bits) or "x8"
-(LLAMAPY_ACTIVATIONS=8).
+The form of the panels is phantom b: "x8" (activations rounded to 8 bits, and corrected where that
+is too coarse) or "x16" (to 16 bits: for weights that need a whole byte themselves, and where exact
+results are asked for).
 """
 
 from __future__ import annotations
 
 from llamapy.backend.cpu import activations as act
+from llamapy.backend.cpu import corrections, values
 from llamapy.backend.cpu import record as rec
-from llamapy.backend.cpu import values
-from llamapy.backend.cpu.dots import FEW
 from llamapy.backend.cpu.panels import bytes as bytes_form
 from llamapy.backend.cpu.panels import pairs as pairs_form
-from llamapy.backend.cpu.panels.groups import ROWS, SCRATCH, ask_for
+from llamapy.backend.cpu.panels.groups import ROWS, SCRATCH, ask_for, store_tile
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import next_chunk
-from llamapy.core import settings
 from llamapy.graph.tensor import Tensor
-from llamapy.native import ByType, compiled, mem, simd
+from llamapy.native import ByType, compiled
 from llamapy.quants import codec
 
 OPS = ("mul_mat",)
 PRIORITY = 10
+FEW = 6  # up to so many columns the weights are read row by row
 MOST_PANELS = 4  # a chunk
 PANEL_CACHE = 256 * 1024  # bytes of packed panels that stay in cache
 
 FORMS = {"x8": bytes_form, "x16": pairs_form}
 
 pack = ByType("pack", lambda form: FORMS[form].pack, 10)
-four_columns = ByType("four_columns", lambda form: FORMS[form].four_columns, 10)
+four_columns = ByType("four_columns", lambda form: FORMS[form].four_columns, 8)
 size = ByType("size", lambda form: FORMS[form].BYTES, 0)
 
 
 @compiled
-def store_tile(tile, y, stride, columns, live):
-    """The tile [4, 16] to its columns and the rows that exist."""
-    for j in range(columns):
-        if live == ROWS:
-            simd.store_f32x16(y + j * stride, simd.load_f32x16(tile + 64 * j))
-        else:
-            for r in range(live):
-                mem.put_f32(y + j * stride, r, mem.f32(tile + 64 * j, r))
-
-
-@compiled
 def panels_times_columns(
-    w, form, node, rows, n, then, x, out, tile, scratch, panel, scales, minimums, tables
+    w, form, node, rows, n, then, x, more, out, tile, scratch, panel, scales, minimums, tables
 ):
-    """`n` rows from `rows` on, packed as panels, times all columns of x; out: address of the first
-    result; then: the rows that probably come next."""
+    """`n` rows from `rows` on, packed as panels, times all columns of x; more: corrections of its
+    tiles, if the form has them; out: address of the first result; then: the rows that probably
+    come next."""
     k, m, x_size = rec.ne(node, 1, 0), rec.ne(node, 2, 1), rec.param(node, 0)
     panel_size, scale_size = size(form) * ROWS * k, 64 * (k // values.group(w))
     stride, row_stride = rec.nb(node, 0, 1), rec.nb(node, 1, 1)
@@ -75,23 +65,25 @@ def panels_times_columns(
             tables,
         )
     for c in range(0, m, 4):
-        last = m - 1 - c  # past the end: the last column again
-        x0 = x + c * x_size
-        x1, x2, x3 = (
-            x0 + min(1, last) * x_size,
-            x0 + min(2, last) * x_size,
-            x0 + min(3, last) * x_size,
+        last, own = m - 1 - c, x + c * x_size  # past the end: the last column again
+        columns = (
+            own,
+            own + min(1, last) * x_size,
+            own + min(2, last) * x_size,
+            own + min(3, last) * x_size,
         )
+        corrected = more + c // 4 * rec.param(node, 3)
         for p in range(n_panels):
-            at, beside = panel + p * panel_size, p * scale_size
-            four_columns(form, w, at, scales + beside, minimums + beside, x0, x1, x2, x3, k, tile)
+            at, s, low = panel + p * panel_size, scales + p * scale_size, minimums + p * scale_size
+            four_columns(form, w, at, s, low, columns, corrected, k, tile)
             y = out + c * stride + 4 * ROWS * p
             store_tile(tile, y, stride, min(4, m - c), min(ROWS, n - p * ROWS))
 
 
 @kernel
 def mul_mat_panel(node, ith, nth, sync, w, form):
-    """Parameters: bytes a row of activations, tables of the weights' type, rows a chunk."""
+    """Parameters: bytes a row of activations, tables of the weights' type, rows a chunk, bytes a
+    tile of corrections."""
     k, n = rec.ne(node, 1, 0), rec.ne(node, 1, 1)
     per_chunk = rec.param(node, 2)
     tile = rec.private(node, ith)
@@ -111,19 +103,36 @@ def mul_mat_panel(node, ith, nth, sync, w, form):
         rows = rec.data(node, 1) + own2 * rec.nb(node, 1, 2) + own3 * rec.nb(node, 1, 3)
         rows += first * rec.nb(node, 1, 1)
         out = rec.data(node, 0) + i2 * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3) + 4 * first
-        x = rec.shared(node) + plane * rec.ne(node, 2, 1) * rec.param(node, 0)
+        m = rec.ne(node, 2, 1)
+        x = rec.shared(node) + plane * m * rec.param(node, 0)
+        more = rec.shared(node) + rec.n_rows(node, 2) * rec.param(node, 0)
+        more += plane * ((m + 3) // 4) * rec.param(node, 3)
         live, tables = min(per_chunk, n - first), rec.param(node, 1)
         then = rows + nth * per_chunk * rec.nb(node, 1, 1)
         panels_times_columns(
-            w, form, node, rows, live, then, x, out, tile, scratch, panel, scales, minimums, tables
+            w,
+            form,
+            node,
+            rows,
+            live,
+            then,
+            x,
+            more,
+            out,
+            tile,
+            scratch,
+            panel,
+            scales,
+            minimums,
+            tables,
         )
         chunk = next_chunk(node, sync)
 
 
-def form_for(kind: type[codec.Codec]) -> str:
-    """Which panels: bytes only where they are asked for and the numbers allow it."""
-    bytes_wanted = settings.activation_bits() == 8
-    return "x8" if bytes_wanted and not values.spans_more_than_seven_bits(kind) else "x16"
+def form_for(kind: type[codec.Codec], machine: Machine) -> str:
+    """Which panels: bytes only where the numbers allow it and activations may be rounded so."""
+    allowed = machine.activation_bits == 8
+    return "x8" if allowed and not values.spans_more_than_seven_bits(kind) else "x16"
 
 
 def plan(node: Tensor, machine: Machine) -> list[Step] | None:
@@ -132,16 +141,21 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
         return None
     if x.ne[1] <= FEW or x.kind.name != "f32":
         return None
-    k, form = x.ne[0], form_for(w.kind)
+    k, form = x.ne[0], form_for(w.kind, machine)
     width = FORMS[form].BYTES
-    step = act.quantize_step(x, width)
+    step = corrections.quantize_step(x) if width == 1 else act.quantize_step(x, width)
     panels = min(
         MOST_PANELS,
         max(1, PANEL_CACHE // (width * ROWS * k)),
         max(1, w.ne[1] // ROWS // (4 * machine.n_threads)),
     )
     private = 256 + SCRATCH + panels * (2 * 64 * (k // values.group_of(w.kind)) + width * ROWS * k)
-    params = (act.row_bytes(k, width), codec.tables_address(w.kind), panels * ROWS)
+    params = (
+        act.row_bytes(k, width),
+        codec.tables_address(w.kind),
+        panels * ROWS,
+        corrections.tile_bytes(k),
+    )
     types = (w.kind.name, form)
     product = Step(
         mul_mat_panel, (node, w, x), params, types, step.shared, private, takes=step.leaves

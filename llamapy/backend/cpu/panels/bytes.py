@@ -6,15 +6,19 @@ Numbers are shifted to start at 0 and meet activations of 8 bits. For types that
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from llamapy.backend.cpu import values
+from llamapy.backend.cpu import corrections, values
 from llamapy.backend.cpu.panels.groups import (
     ROWS,
     add_group,
-    add_minimum,
+    add_products,
     group_scales,
     group_sums,
+    no_products,
+    store_products,
     turn_rows,
 )
 from llamapy.native import ByType, compiled, mem, simd
@@ -34,8 +38,14 @@ def _steps(label: str) -> int:
     return steps
 
 
-# How many steps of four values are summed before the sum is widened.
-steps = ByType("steps", _steps, 0)
+def _quads(label: str) -> Any:
+    from llamapy.native.simd.panel import quad_steps
+
+    return quad_steps[_steps(label)]
+
+
+# How many steps of four values are summed before the sum is widened, and these sums.
+steps, quads = ByType("steps", _steps, 0), ByType("quads", _quads, 5)
 
 
 @compiled
@@ -59,46 +69,43 @@ def pack(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables):
 
 
 @compiled
-def four_columns(w, panel, scales, minimums, x0, x1, x2, x3, k, out):
-    """Sixteen rows times four columns: out[c, 0..15]."""
-    d, t = group_scales(w, x0, k, 1), group_sums(w, x0, k, 1)
-    c0, c1, c2, c3 = (
-        simd.zeros_f32x16(),
-        simd.zeros_f32x16(),
-        simd.zeros_f32x16(),
-        simd.zeros_f32x16(),
+def sums_of_group(w, panel, x):
+    """The integer products of a group, sixteen rows times four columns."""
+    a = quads(w, panel, x[0], x[1], x[2], x[3])
+    i0, i1, i2, i3 = (
+        simd.dot_end(a[0]),
+        simd.dot_end(a[1]),
+        simd.dot_end(a[2]),
+        simd.dot_end(a[3]),
     )
-    for g in range(k // values.group(w)):
-        i0, i1, i2, i3 = (
-            simd.zeros_i32x16(),
-            simd.zeros_i32x16(),
-            simd.zeros_i32x16(),
-            simd.zeros_i32x16(),
-        )
-        at = g * values.group(w)
-        for part in range(values.group(w) // 4 // steps(w)):
-            a0, a1, a2, a3 = simd.dot_start(), simd.dot_start(), simd.dot_start(), simd.dot_start()
-            for step in range(steps(w)):
-                place = at + 4 * (part * steps(w) + step)
-                u = simd.load_u8x64(panel + ROWS * place)
-                a0 = simd.dot_step(a0, u, simd.quad_i8x64(x0 + place))
-                a1 = simd.dot_step(a1, u, simd.quad_i8x64(x1 + place))
-                a2 = simd.dot_step(a2, u, simd.quad_i8x64(x2 + place))
-                a3 = simd.dot_step(a3, u, simd.quad_i8x64(x3 + place))
-            i0, i1 = i0 + simd.dot_end(a0), i1 + simd.dot_end(a1)
-            i2, i3 = i2 + simd.dot_end(a2), i3 + simd.dot_end(a3)
-        s = simd.load_f32x16(scales + 64 * g)
-        c0 = add_group(c0, i0, s, d, g)
-        c1 = add_group(c1, i1, s, d + (x1 - x0), g)
-        c2 = add_group(c2, i2, s, d + (x2 - x0), g)
-        c3 = add_group(c3, i3, s, d + (x3 - x0), g)
-        if values.has_offset(w):
-            m = simd.load_f32x16(minimums + 64 * g)
-            c0 = add_minimum(c0, m, t, g)
-            c1 = add_minimum(c1, m, t + (x1 - x0), g)
-            c2 = add_minimum(c2, m, t + (x2 - x0), g)
-            c3 = add_minimum(c3, m, t + (x3 - x0), g)
-    simd.store_f32x16(out, c0)
-    simd.store_f32x16(out + 64, c1)
-    simd.store_f32x16(out + 128, c2)
-    simd.store_f32x16(out + 192, c3)
+    for at in range(4 * steps(w), values.group(w), 4 * steps(w)):
+        a = quads(w, panel + ROWS * at, x[0] + at, x[1] + at, x[2] + at, x[3] + at)
+        i0, i1 = i0 + simd.dot_end(a[0]), i1 + simd.dot_end(a[1])
+        i2, i3 = i2 + simd.dot_end(a[2]), i3 + simd.dot_end(a[3])
+    return i0, i1, i2, i3
+
+
+@compiled
+def four_columns(w, panel, scales, minimums, x, tile, k, out):
+    """Sixteen rows times four columns (their rows at x[0] ... x[3]) and the corrections of their
+    tile: out[c, 0..15]."""
+    d, t, n = group_scales(w, x[0], k, 1), group_sums(w, x[0], k, 1), values.group(w)
+    c, more = no_products(), values.has_offset(w)
+    for g in range(k // n):
+        at = g * n
+        totals = sums_of_group(w, panel + ROWS * at, (x[0] + at, x[1] + at, x[2] + at, x[3] + at))
+        c = add_products(c, totals, x, scales, minimums, d, t, g, more)
+    for i in range(corrections.count(tile)):
+        y, d = corrections.numbers(tile, k) + 128 * i, corrections.scales(tile, k) + 16 * i
+        first = corrections.block_of(tile, i) * (32 // n)
+        for g in range(first, first + 32 // n):
+            z = y + n * (g - first)
+            totals = sums_of_group(w, panel + ROWS * n * g, (z, z + 32, z + 64, z + 96))
+            s = simd.load_f32x16(scales + 64 * g)
+            c = (
+                add_group(c[0], totals[0], s, d, 0),
+                add_group(c[1], totals[1], s, d, 1),
+                add_group(c[2], totals[2], s, d, 2),
+                add_group(c[3], totals[3], s, d, 3),
+            )
+    store_products(out, c)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from llamapy.backend.cpu import values
 from llamapy.backend.cpu.panels.groups import (
     ROWS,
-    add_group,
-    add_minimum,
+    add_products,
     group_scales,
     group_sums,
+    no_products,
+    store_products,
     turn_rows,
 )
 from llamapy.native import compiled, mem, simd
@@ -42,15 +43,11 @@ def pack(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables):
 
 
 @compiled
-def four_columns(w, panel, scales, minimums, x0, x1, x2, x3, k, out):
-    """Sixteen rows times four columns (their rows at x0 ... x3): out[c, 0..15]."""
-    d, t = group_scales(w, x0, k, 2), group_sums(w, x0, k, 2)
-    c0, c1, c2, c3 = (
-        simd.zeros_f32x16(),
-        simd.zeros_f32x16(),
-        simd.zeros_f32x16(),
-        simd.zeros_f32x16(),
-    )
+def four_columns(w, panel, scales, minimums, x, tile, k, out):
+    """Sixteen rows times four columns (their rows at x[0] ... x[3]): out[c, 0..15]. `tile` is not
+    looked at."""
+    d, t = group_scales(w, x[0], k, 2), group_sums(w, x[0], k, 2)
+    c, more = no_products(), values.has_min(w)
     for g in range(k // values.group(w)):
         i0, i1, i2, i3 = (
             simd.zeros_i32x16(),
@@ -61,22 +58,9 @@ def four_columns(w, panel, scales, minimums, x0, x1, x2, x3, k, out):
         for step in range(values.group(w) // 2):
             place = g * values.group(w) + 2 * step
             u = simd.load_i16x32(panel + 2 * ROWS * place)
-            i0 = simd.pair_step(i0, u, simd.pair_i16x32(x0 + 2 * place))
-            i1 = simd.pair_step(i1, u, simd.pair_i16x32(x1 + 2 * place))
-            i2 = simd.pair_step(i2, u, simd.pair_i16x32(x2 + 2 * place))
-            i3 = simd.pair_step(i3, u, simd.pair_i16x32(x3 + 2 * place))
-        s = simd.load_f32x16(scales + 64 * g)
-        c0 = add_group(c0, i0, s, d, g)
-        c1 = add_group(c1, i1, s, d + (x1 - x0), g)
-        c2 = add_group(c2, i2, s, d + (x2 - x0), g)
-        c3 = add_group(c3, i3, s, d + (x3 - x0), g)
-        if values.has_min(w):
-            m = simd.load_f32x16(minimums + 64 * g)
-            c0 = add_minimum(c0, m, t, g)
-            c1 = add_minimum(c1, m, t + (x1 - x0), g)
-            c2 = add_minimum(c2, m, t + (x2 - x0), g)
-            c3 = add_minimum(c3, m, t + (x3 - x0), g)
-    simd.store_f32x16(out, c0)
-    simd.store_f32x16(out + 64, c1)
-    simd.store_f32x16(out + 128, c2)
-    simd.store_f32x16(out + 192, c3)
+            i0 = simd.pair_step(i0, u, simd.pair_i16x32(x[0] + 2 * place))
+            i1 = simd.pair_step(i1, u, simd.pair_i16x32(x[1] + 2 * place))
+            i2 = simd.pair_step(i2, u, simd.pair_i16x32(x[2] + 2 * place))
+            i3 = simd.pair_step(i3, u, simd.pair_i16x32(x[3] + 2 * place))
+        c = add_products(c, (i0, i1, i2, i3), x, scales, minimums, d, t, g, more)
+    store_products(out, c)
