@@ -1,10 +1,10 @@
 """How near a model's speed comes to what this machine allows: `roofline.py MODEL.gguf ...`.
 
 Measured on the machine, in machine code of our own: bytes a second that the threads read together,
-and multiplications a second, in float32 and of 16-bit pairs (what prefill of quantized weights
-runs on without AMX). Decode cannot be faster than reading every weight once a token, prefill
-not faster than the products of a token. Medians of rounds in turns with the model's own runs:
-neighbours slow down both.
+and multiplications a second, of float32, 16-bit and 8-bit numbers (what prefill runs on without
+AMX: by type of the weights). Decode cannot be faster than reading every weight once a token,
+prefill not faster than the products of a token, each at the peak of its kind. Medians of rounds
+in turns with the model's own runs: neighbours slow down both.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from typing import Any
 import fetch_models
 import numpy as np
 
+from llamapy.backend.cpu import values
 from llamapy.gguf.reader import GGUFFile
 from llamapy.native import compiled, simd
 from llamapy.quants import codec
 
 BYTES = 1 << 28  # read by all threads together
 STEPS = 4_000_000
+UNITS = ("float32", "16-bit", "8-bit")
 
 
 @compiled
@@ -71,22 +73,38 @@ def pairs(address, n):  # type: ignore[no-untyped-def]
     return simd.total_i32x16(a + b + c + d)
 
 
+@compiled
+def quads(address, n):  # type: ignore[no-untyped-def]
+    """2048 products a step: a group of 32 of a panel times four columns, from first-level cache."""
+    a, b, c, d = (
+        simd.zeros_i32x16(),
+        simd.zeros_i32x16(),
+        simd.zeros_i32x16(),
+        simd.zeros_i32x16(),
+    )
+    for i in range(n):
+        x = address + 1024 + 32 * (i & 15)
+        found = simd.quads_8(address, x, x + 1024, x + 2048, x + 3072)
+        a, b = a + simd.dot_end(found[0]), b + simd.dot_end(found[1])
+        c, d = c + simd.dot_end(found[2]), d + simd.dot_end(found[3])
+    return simd.total_i32x16(a + b + c + d)
+
+
 @dataclass(frozen=True)
 class Work:
-    """macs: products a token, outputs included; n_output: those of the output alone, which prefill
-    has once a prompt; n_bytes: of all weights that a token meets."""
+    """macs: products a token, outputs included; prefill: those without the output, which a prompt
+    has only once, by what they run on; n_bytes: of all weights that a token meets."""
 
     macs: float
-    n_output: float
+    prefill: dict[str, float]
     n_bytes: float
-    types: tuple[str, ...]
 
 
 def work(path: Path) -> Work:
     """From the file: matrices, the embedding only where it is the output, experts by how many of
     them a token meets."""
-    macs = n_output = n_bytes = 0.0
-    types = set()
+    macs = n_bytes = 0.0
+    prefill: dict[str, float] = {}
     with GGUFFile(path) as file:
         tied = "output.weight" not in file
         arch = str(file.metadata["general.architecture"])
@@ -99,9 +117,17 @@ def work(path: Path) -> Work:
             share = n_used / n_expert if "_exps." in tensor.name else 1.0
             macs += tensor.n_elements * share
             n_bytes += tensor.n_bytes * share
-            n_output += tensor.n_elements if output else 0
-            types.add(codec.get(tensor.type_id).name)
-    return Work(macs, n_output, n_bytes, tuple(sorted(types)))
+            if not output:
+                runs_on = unit(codec.get(tensor.type_id))
+                prefill[runs_on] = prefill.get(runs_on, 0.0) + tensor.n_elements * share
+    return Work(macs, prefill, n_bytes)
+
+
+def unit(kind: type[codec.Codec]) -> str:
+    """What multiplies weights of this type in prefill."""
+    if kind.n_values == 1:
+        return "float32"
+    return "16-bit" if values.spans_more_than_seven_bits(kind) else "8-bit"
 
 
 def _count(value: object) -> int:
@@ -125,8 +151,9 @@ def peaks(n_threads: int, data: np.ndarray[Any, Any]) -> dict[str, float]:
     size, at = BYTES // n_threads // 128 * 128, data.ctypes.data
     return {
         "read": BYTES / together(n_threads, lambda i: read(at + i * size, size)),
-        "f32": 96 * STEPS * n_threads / together(n_threads, lambda i: fma(at, STEPS)),
-        "pairs": 128 * STEPS * n_threads / together(n_threads, lambda i: pairs(at, STEPS)),
+        "float32": 96 * STEPS * n_threads / together(n_threads, lambda i: fma(at, STEPS)),
+        "16-bit": 128 * STEPS * n_threads / together(n_threads, lambda i: pairs(at, STEPS)),
+        "8-bit": 256 * STEPS * n_threads / together(n_threads, lambda i: quads(at, STEPS // 8)),
     }
 
 
@@ -154,19 +181,20 @@ def measure(path: Path, a: argparse.Namespace) -> dict[str, Any]:
                 if repetition:
                     rounds.setdefault(name, []).append(value)
     medians = {name: statistics.median(values) for name, values in rounds.items()}
-    return {"model": path.name, **vars(need), **medians}
+    figures = {"macs": need.macs, "n_bytes": need.n_bytes, "prefill_macs": need.prefill}
+    return {"model": path.name, **figures, **medians}
 
 
 def show(row: dict[str, Any]) -> None:
-    plain = set(row["types"]) <= {"f32", "f16", "bf16"}
-    peak, name = (row["f32"], "float32") if plain else (row["pairs"], "16-bit")
-    used = row["prefill"] * (row["macs"] - row["n_output"])
+    needed = row["prefill_macs"]
+    most = 1 / sum(macs / row[name] for name, macs in needed.items())
     moved = row["decode"] * row["n_bytes"]
     need = f"{row['macs'] / 1e6:.0f} M products and {row['n_bytes'] / 1e6:.0f} MB a token"
-    rates = f"float32 {row['f32'] / 1e9:.0f}, 16-bit pairs {row['pairs'] / 1e9:.0f} G products/s"
+    rates = ", ".join(f"{name} {row[name] / 1e9:.0f}" for name in UNITS) + " G products/s"
     print(f"{row['model']}: {need}")
     print(f"  machine  reads {row['read'] / 1e9:.1f} GB/s; {rates}")
-    share = f"{used / 1e9:.0f} G products/s in matrices, {used / peak:.0%} of the {name} peak"
+    kinds = " and ".join(f"{macs / 1e6:.0f} M {name}" for name, macs in needed.items())
+    share = f"{row['prefill'] / most:.0%} of the {most:.0f} t/s of {kinds} products at their peaks"
     print(f"  prefill  {row['prefill']:.1f} t/s: {share}")
     share = f"{moved / 1e9:.1f} GB/s, {moved / row['read']:.0%} of what can be read"
     print(f"  decode   {row['decode']:.1f} t/s: {share}", flush=True)

@@ -95,7 +95,15 @@ def lane_scales(w, t, j):
 @compiled
 def dot_columns(w, row, x, x_size, m, k, scratch, tables, out, out_stride, r):
     """One weight row of k values times m quantized rows: out[c, r]. The row is unpacked once for
-    all."""
+    all, or for four."""
+    if values.halves(w) > 0 and (values.is_wide(w) or m >= 4):
+        fours = m // 4 * 4
+        for c in range(0, fours, 4):
+            y = out + c * out_stride
+            four_dots(w, row, x + c * x_size, x_size, k, tables, y, out_stride, r)
+        for c in range(fours, m):
+            mem.put_f32(out + c * out_stride, r, dot_blocks(w, row, x + c * x_size, k, tables))
+        return
     t, q = scratch, scratch + 64
     s = q + k
     minimums = s + 4 * (k // 16 + 16)
@@ -146,6 +154,31 @@ def dot_blocks(w, row, x, k, tables):
         at = n - 1
         a, p = block_dots(w, row + size * at, x + 32 * at, pairs + 8 * at, tables, a, p)
     return row_total(w, a + b, p + q)
+
+
+@compiled
+def four_dots(w, row, x, x_size, k, tables, out, out_stride, r):
+    """`dot_blocks` with four columns, side by side: out[0..3, r]. The numbers of a block are made
+    once."""
+    pairs, n = act.pairs_32(x, k, 1), k // 32
+    a0, a1, a2, a3 = (
+        simd.zeros_f32x8(),
+        simd.zeros_f32x8(),
+        simd.zeros_f32x8(),
+        simd.zeros_f32x8(),
+    )
+    p0, p1, p2, p3 = a0, a0, a0, a0
+    for i in range(n):
+        block, y, pair = row + values.n_bytes(w) * i, x + 32 * i, pairs + 8 * i
+        simd.prefetch(block + AHEAD)
+        a0, p0 = block_dots(w, block, y, pair, tables, a0, p0)
+        a1, p1 = block_dots(w, block, y + x_size, pair + x_size, tables, a1, p1)
+        a2, p2 = block_dots(w, block, y + 2 * x_size, pair + 2 * x_size, tables, a2, p2)
+        a3, p3 = block_dots(w, block, y + 3 * x_size, pair + 3 * x_size, tables, a3, p3)
+    mem.put_f32(out, r, row_total(w, a0, p0))
+    mem.put_f32(out + out_stride, r, row_total(w, a1, p1))
+    mem.put_f32(out + 2 * out_stride, r, row_total(w, a2, p2))
+    mem.put_f32(out + 3 * out_stride, r, row_total(w, a3, p3))
 
 
 @compiled

@@ -84,5 +84,6 @@ def _quad_steps(n_steps):
     return quads
 
 
-# By the number of steps.
+# By the number of steps, which must not exceed `dots.steps_allowed`.
 quad_steps = {n: _quad_steps(n) for n in (1, 2, 4, 8)}
+quads_1, quads_2, quads_4, quads_8 = quad_steps.values()

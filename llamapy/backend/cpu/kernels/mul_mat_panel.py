@@ -24,7 +24,7 @@ from llamapy.quants import codec
 
 OPS = ("mul_mat",)
 PRIORITY = 10
-FEW = 6  # up to so many columns the weights are read row by row
+FEW = {"x8": 6, "x16": 8}  # up to so many columns the weights are read row by row
 MOST_PANELS = 4  # a chunk
 PANEL_CACHE = 256 * 1024  # bytes of packed panels that stay in cache
 
@@ -139,9 +139,9 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     w, x = node.src
     if w.kind.unpack is None or w.kind.n_values > 256 or not w.contiguous_rows:
         return None
-    if x.ne[1] <= FEW or x.kind.name != "f32":
-        return None
     k, form = x.ne[0], form_for(w.kind, machine)
+    if x.ne[1] <= FEW[form] or x.kind.name != "f32":
+        return None
     width = FORMS[form].BYTES
     step = corrections.quantize_step(x) if width == 1 else act.quantize_step(x, width)
     panels = min(
