@@ -13,7 +13,7 @@ import pytest
 from llamapy.backend.backend import view
 from llamapy.backend.cpu import record
 from llamapy.backend.cpu.device import CPU
-from llamapy.core.errors import Aborted
+from llamapy.core.errors import Aborted, UsageError
 from llamapy.graph import Builder, Tensor
 
 
@@ -119,3 +119,23 @@ def test_one_and_two_threads_give_the_same_bits() -> None:
         backend.close()
     for one, two in zip(*found):
         assert (one.view(np.uint32) == two.view(np.uint32)).all()
+
+
+def test_activations_have_as_many_bits_as_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = Builder()
+    node = g.mul_mat(Tensor("q4_0", (64, 32)), Tensor("f32", (64, 20)))
+
+    def first_step(wished: int | None = None) -> str:
+        cpu = CPU(threads=1, activation_bits=wished)
+        try:
+            return cpu._steps([node])[0].kernel.__name__
+        finally:
+            cpu.close()
+
+    monkeypatch.delenv("LLAMAPY_ACTIVATIONS", raising=False)
+    assert first_step() == first_step(8) == "quantize_tiles" and first_step(16) == "quantize"
+    monkeypatch.setenv("LLAMAPY_ACTIVATIONS", "16")
+    assert first_step() == "quantize" and first_step(8) == "quantize_tiles"
+    monkeypatch.setenv("LLAMAPY_ACTIVATIONS", "12")
+    with pytest.raises(UsageError, match="'12', neither 8 nor 16"):
+        first_step()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from llamapy.backend.cpu import dots, values
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu.activations import apart
-from llamapy.backend.cpu.panels.groups import ROWS, store_products, store_tile
+from llamapy.backend.cpu.panels.groups import ROWS, addresses, store_products, store_tile
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import next_chunk
 from llamapy.graph.tensor import Tensor
@@ -138,13 +138,7 @@ def mul_mat_float_many(node, ith, nth, sync, w, b):
         for at in range(0, k, BLOCK):
             x = rec.shared(node) + plane * m * x_size + 4 * at
             for c in range(0, m, 4):
-                last, own = m - 1 - c, x + c * x_size  # past the end: the last column again
-                columns = (
-                    own,
-                    own + min(1, last) * x_size,
-                    own + min(2, last) * x_size,
-                    own + min(3, last) * x_size,
-                )
+                columns = addresses(x, x_size, c, m)
                 four_columns(panel + 64 * at, columns, min(BLOCK, k - at), sums + 64 * c)
         out = rec.data(node, 0) + i2 * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3) + 4 * first
         store_tile(sums, out, rec.nb(node, 0, 1), m, live)

@@ -15,7 +15,7 @@ from llamapy.backend.cpu import corrections, values
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu.panels import bytes as bytes_form
 from llamapy.backend.cpu.panels import pairs as pairs_form
-from llamapy.backend.cpu.panels.groups import ROWS, SCRATCH, ask_for, store_tile
+from llamapy.backend.cpu.panels.groups import ROWS, SCRATCH, addresses, ask_for, store_tile
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import next_chunk
 from llamapy.graph.tensor import Tensor
@@ -65,13 +65,7 @@ def panels_times_columns(
             tables,
         )
     for c in range(0, m, 4):
-        last, own = m - 1 - c, x + c * x_size  # past the end: the last column again
-        columns = (
-            own,
-            own + min(1, last) * x_size,
-            own + min(2, last) * x_size,
-            own + min(3, last) * x_size,
-        )
+        columns = addresses(x, x_size, c, m)
         corrected = more + c // 4 * rec.param(node, 3)
         for p in range(n_panels):
             at, s, low = panel + p * panel_size, scales + p * scale_size, minimums + p * scale_size

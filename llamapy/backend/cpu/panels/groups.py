@@ -30,6 +30,13 @@ def ask_for(w, rows, stride, k):
 
 
 @compiled
+def addresses(x, size, c, m):
+    """Of columns c to c + 3 of m, which are `size` bytes apart; past the end the last one again."""
+    own, last = x + c * size, m - 1 - c
+    return own, own + min(1, last) * size, own + min(2, last) * size, own + min(3, last) * size
+
+
+@compiled
 def group_scales(w, x, k, size):
     return act.scales_32(x, k, size) if values.group(w) == 32 else act.scales_16(x, k, size)
 
