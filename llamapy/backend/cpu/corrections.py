@@ -55,13 +55,13 @@ def numbers(tile, k):
 
 @compiled
 def weight(x, k):
-    """What the square of a block's step counts in the sum that must not exceed 1."""
+    """What the square of a block's step counts in the mean that must not exceed 1."""
     squares = simd.zeros_f32x16()
     for i in range(0, k, 16):
         v = simd.load_f32x16(x + 4 * i)
         squares = simd.fma_f32x16(v, v, squares)
     average = simd.total_f32x16(squares) / np.float32(k // 32)
-    allowed = np.float32(TOLERANCE * TOLERANCE * COLUMNS) * average
+    allowed = np.float32(TOLERANCE * TOLERANCE) * average
     return np.float32(32 / 12) / allowed if allowed > 0 else np.float32(0)
 
 
@@ -98,7 +98,7 @@ def correct_tile(x, x_stride, rows, row_size, live, k, tile, weights):
         for c in range(live):
             step = mem.f32(act.scales_32(rows + c * row_size, k, 1), b)
             error += step * step * mem.f32(weights, c)
-        if error > np.float32(1):
+        if error > np.float32(live):
             out = numbers(tile, k) + 128 * n
             mem.put_i32(tile + 64, n, np.int32(b))
             for c in range(COLUMNS):  # a missing column is not looked at, but must be numbers
