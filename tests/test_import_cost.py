@@ -84,3 +84,11 @@ def test_start_takes_under_400_ms_of_processor(argument: str) -> None:
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     assert min(seconds() for _ in range(3)) < 0.4
+
+
+@pytest.mark.model
+def test_a_warm_run_needs_no_compiler(smollm2: Path, tmp_path: Path) -> None:
+    arguments = ["run", "-m", str(smollm2), "-p", "Why is the sky blue?", "-n", "2"]
+    loaded(arguments, tmp_path)  # compiles what is missing
+    modules = loaded(arguments, tmp_path)
+    assert "llvmlite" in modules and "numba" not in modules

@@ -95,3 +95,14 @@ def has(feature_level: str) -> bool:
     if feature_level in order:
         return name in order and order.index(name) >= order.index(feature_level)
     return name == feature_level
+
+
+def short_sums() -> bool:
+    """Whether running sums of products of bytes (`simd.dot_step`) are held in 16 bits."""
+    return has("avx2") and not has("avx512")
+
+
+def steps_allowed(greatest: int) -> int:
+    """How many steps of `simd.dot_step` may follow each other before `dot_end`, for unsigned
+    values up to this."""
+    return max(1, 32767 // (2 * 127 * greatest)) if short_sums() else 1 << 20

@@ -9,7 +9,7 @@ Wide (64 bytes in, 16 lanes out), for sixteen interleaved rows; a running sum of
     acc = dot_start(); acc = dot_step(acc, u, x) ...; lanes = dot_end(acc)
 The running sum may be held in 16 bits, two a lane, so a group of steps is limited: the sum over
 the steps of
-2 * max(u) * 127 must stay below 32768 (`steps_allowed`).
+2 * max(u) * 127 must stay below 32768 (`levels.steps_allowed`).
     pair_step(acc, w, x): 32-bit running sum over pairs of 16-bit numbers, without a limit of that
     kind.
 """
@@ -164,19 +164,8 @@ scale_pair_0, scale_pair_1, scale_pair_2, scale_pair_3 = (_scale_pair(j) for j i
 scale_pair_4, scale_pair_5, scale_pair_6, scale_pair_7 = (_scale_pair(j) for j in range(4, 8))
 
 
-def in_short_sums():
-    """Whether wide running sums are held in 16 bits."""
-    return levels.has("avx2") and not levels.has("avx512")
-
-
-def steps_allowed(greatest_u):
-    """How many steps of `dot_step` may follow each other before `dot_end`, for unsigned values up
-    to this."""
-    return max(1, 32767 // (2 * 127 * greatest_u)) if in_short_sums() else 1 << 20
-
-
 # The running sum of a group of steps.
-running = Vec("running_i16", I16, 32, 2) if in_short_sums() else Vec("running_i32", I32, 16, 4)
+running = Vec("running_i16", I16, 32, 2) if levels.short_sums() else Vec("running_i32", I32, 16, 4)
 
 
 @operation(running)
@@ -185,7 +174,7 @@ def dot_start(b):
 
 
 def dot_step_value(b, acc, u, x):
-    if in_short_sums():
+    if levels.short_sums():
         return b.add(acc, pairs_u8s8(b, u, x))
     if levels.has("avx512"):
         return _vnni(b, acc, u, x)
@@ -199,7 +188,7 @@ dot_step = operation(running, running, u8x64, i8x64)(named("dot_step", dot_step_
 
 @operation(i32x16, running)
 def dot_end(b, acc):
-    return pairs_i16(b, acc, const(_vector(I16, 32), 1)) if in_short_sums() else acc
+    return pairs_i16(b, acc, const(_vector(I16, 32), 1)) if levels.short_sums() else acc
 
 
 @operation(i32x16, i32x16, i16x32, i16x32)

@@ -15,6 +15,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from llamapy.native import levels
 from llamapy.native.simd import dots
 from llamapy.native.simd.vectors import (
     I32,
@@ -72,7 +73,7 @@ def _step_by_step(b, n_steps, addresses):
 
 def _quad_steps(n_steps):
     def codegen(context, builder, sig, args):
-        make = _written_out if dots.in_short_sums() else _step_by_step
+        make = _written_out if levels.short_sums() else _step_by_step
         return context.make_tuple(builder, sig.return_type, make(builder, n_steps, args))
 
     signature = types.UniTuple(dots.running, COLUMNS)(*[types.int64] * (1 + COLUMNS))
@@ -84,6 +85,6 @@ def _quad_steps(n_steps):
     return quads
 
 
-# By the number of steps, which must not exceed `dots.steps_allowed`.
+# By the number of steps, which must not exceed `levels.steps_allowed`.
 quad_steps = {n: _quad_steps(n) for n in (1, 2, 4, 8)}
 quads_1, quads_2, quads_4, quads_8 = quad_steps.values()

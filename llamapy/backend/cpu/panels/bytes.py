@@ -6,8 +6,6 @@ Numbers are shifted to start at 0 and meet activations of 8 bits. For types that
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from llamapy.backend.cpu import corrections, values
@@ -21,31 +19,45 @@ from llamapy.backend.cpu.panels.groups import (
     store_products,
     turn_rows,
 )
-from llamapy.native import ByType, compiled, mem, simd
+from llamapy.native import ByType, compiled, levels, mem, simd
 from llamapy.quants import codec
 
 BYTES = 1  # a value in the panel, and an activation
 
 
 def _steps(label: str) -> int:
-    from llamapy.native.simd.dots import steps_allowed
-
     low, high = codec.get(label).q_range
-    allowed, group = steps_allowed(high - low), values.group_of(codec.get(label)) // 4
+    allowed, group = levels.steps_allowed(high - low), values.group_of(codec.get(label)) // 4
     steps = 1
     while steps * 2 <= min(allowed, group):
         steps *= 2
     return steps
 
 
-def _quads(label: str) -> Any:
-    from llamapy.native.simd.panel import quad_steps
+@compiled
+def one_step(panel, x0, x1, x2, x3):
+    return simd.quads_1(panel, x0, x1, x2, x3)
 
-    return quad_steps[_steps(label)]
 
+@compiled
+def two_steps(panel, x0, x1, x2, x3):
+    return simd.quads_2(panel, x0, x1, x2, x3)
+
+
+@compiled
+def four_steps(panel, x0, x1, x2, x3):
+    return simd.quads_4(panel, x0, x1, x2, x3)
+
+
+@compiled
+def eight_steps(panel, x0, x1, x2, x3):
+    return simd.quads_8(panel, x0, x1, x2, x3)
+
+
+QUADS = {1: one_step, 2: two_steps, 4: four_steps, 8: eight_steps}
 
 # How many steps of four values are summed before the sum is widened, and these sums.
-steps, quads = ByType("steps", _steps, 0), ByType("quads", _quads, 5)
+steps, quads = ByType("steps", _steps, 0), ByType("quads", lambda label: QUADS[_steps(label)], 5)
 
 
 @compiled
