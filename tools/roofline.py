@@ -58,12 +58,8 @@ def fma(address, n):  # type: ignore[no-untyped-def]
 def pairs(address, n):  # type: ignore[no-untyped-def]
     """128 products a step: sixteen rows times four columns, as in a panel, from first-level
     cache."""
-    a, b, c, d = (
-        simd.zeros_i32x16(),
-        simd.zeros_i32x16(),
-        simd.zeros_i32x16(),
-        simd.zeros_i32x16(),
-    )
+    a = simd.zeros_i32x16()
+    b, c, d = a, a, a
     for i in range(n):
         u, x = simd.load_i16x32(address + 64 * (i & 15)), address + 1024 + 4 * (i & 15)
         a = simd.pair_step(a, u, simd.pair_i16x32(x))
@@ -76,12 +72,8 @@ def pairs(address, n):  # type: ignore[no-untyped-def]
 @compiled
 def quads(address, n):  # type: ignore[no-untyped-def]
     """2048 products a step: a group of 32 of a panel times four columns, from first-level cache."""
-    a, b, c, d = (
-        simd.zeros_i32x16(),
-        simd.zeros_i32x16(),
-        simd.zeros_i32x16(),
-        simd.zeros_i32x16(),
-    )
+    a = simd.zeros_i32x16()
+    b, c, d = a, a, a
     for i in range(n):
         x = address + 1024 + 32 * (i & 15)
         found = simd.quads_8(address, x, x + 1024, x + 2048, x + 3072)
@@ -180,7 +172,7 @@ def measure(path: Path, a: argparse.Namespace) -> dict[str, Any]:
             for name, value in found.items():
                 if repetition:
                     rounds.setdefault(name, []).append(value)
-    medians = {name: statistics.median(values) for name, values in rounds.items()}
+    medians = {name: statistics.median(found) for name, found in rounds.items()}
     figures = {"macs": need.macs, "n_bytes": need.n_bytes, "prefill_macs": need.prefill}
     return {"model": path.name, **figures, **medians}
 
