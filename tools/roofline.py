@@ -77,8 +77,7 @@ def quads(address, n):  # type: ignore[no-untyped-def]
     for i in range(n):
         x = address + 1024 + 32 * (i & 15)
         found = simd.quads_8(address, x, x + 1024, x + 2048, x + 3072)
-        a, b = a + simd.dot_end(found[0]), b + simd.dot_end(found[1])
-        c, d = c + simd.dot_end(found[2]), d + simd.dot_end(found[3])
+        a, b, c, d = a + found[0], b + found[1], c + found[2], d + found[3]
     return simd.total_i32x16(a + b + c + d)
 
 

@@ -98,11 +98,20 @@ def has(feature_level: str) -> bool:
 
 
 def short_sums() -> bool:
-    """Whether running sums of products of bytes (`simd.dot_step`) are held in 16 bits."""
+    """Whether running sums of products of bytes (`simd.panel`) are held in 16 bits."""
     return has("avx2") and not has("avx512")
 
 
+def whole_bytes() -> bool:
+    """Whether products of bytes take weights up to 255. NEON's `sdot` takes both numbers signed."""
+    return level() != "neon"
+
+
+# Where sums are short, neighbours among the signed bytes (2 i and 2 i + 1) add up to at most this,
+# and at least to minus this: so one step fits whatever the unsigned bytes are.
+PAIR_LIMIT = 128
+
+
 def steps_allowed(greatest: int) -> int:
-    """How many steps of `simd.dot_step` may follow each other before `dot_end`, for unsigned
-    values up to this."""
-    return max(1, 32767 // (2 * 127 * greatest)) if short_sums() else 1 << 20
+    """How many steps of `simd.panel` may share a running sum, for unsigned values up to this."""
+    return 32767 // (PAIR_LIMIT * greatest) if short_sums() else 1 << 20

@@ -19,7 +19,7 @@ CORRECTED = 2e-5  # activations with large channels, of 8 bits and more where th
 NOT_WEIGHTS = ("q8_1", "q8_K", "f64", "i8", "i16", "i32", "i64")
 PRODUCT = {"f32": FLOAT, "f16": ROUGH, "bf16": ROUGH}  # of mul_mat by type, QUANTIZED otherwise
 
-COLUMNS = (1, 2, 3, 4, 7, 8, 9, 16, 31, 33)
+COLUMNS = (1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 33)
 KV_TYPES = {"f32": FLOAT, "f16": ROUGH, "bf16": ROUGH, "q8_0": QUANTIZED}
 UNARY = ("silu", "gelu", "gelu_erf", "gelu_quick", "relu", "relu_sqr", "tanh", "sigmoid", "neg")
 UNARY += ("exp", "softplus", "sqr")

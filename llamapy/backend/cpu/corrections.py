@@ -17,18 +17,30 @@ from llamapy.backend.cpu import activations as act
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu.step import Step, kernel
 from llamapy.graph.tensor import Tensor
-from llamapy.native import compiled, mem, simd
+from llamapy.native import compiled, levels, mem, simd
 
 COLUMNS = 4
 # A block is corrected if its rounding error (root mean square, over the tile) would be more than
-# this part of the average block of its row. 0.01 leaves SmolLM2 and Gemma a sixth of the blocks to
-# correct, and a seventh to a tenth of llama.cpp's divergence from float32 (docs/speed.md).
-TOLERANCE = 0.01
+# this part of the average block of its row. That leaves SmolLM2 and Gemma one block in twelve to
+# correct, and a fifth or less of llama.cpp's divergence from float32 (docs/speed.md).
+TOLERANCE = 0.014
 
 
 def tile_bytes(k: int) -> int:
     """Bytes of the corrections of a tile of rows of k values, if every block has one."""
     return 64 + (4 + 16 + 128) * (k // 32) + 64
+
+
+@compiled
+def per_plane(m):
+    """Tiles of a plane of m rows."""
+    return (m + COLUMNS - 1) // COLUMNS
+
+
+@compiled
+def tiles_of(rows, row_size, n_rows, m, tile_size, plane):
+    """Address of the first tile of a plane: all tiles come after all n_rows quantized rows."""
+    return rows + n_rows * row_size + plane * per_plane(m) * tile_size
 
 
 @compiled
@@ -66,11 +78,11 @@ def weight(x, k):
 
 
 @compiled
-def correct_block(x, row, k, b, out):
+def correct_block(x, row, k, b, paired, out):
     """Rounds what the row lost of block b to 32 int8 at `out`; adds them to the row's sums; the
-    scale."""
+    scale. paired: as for `activations.quantize_row`."""
     step = mem.f32(act.scales_32(row, k, 1), b)
-    scale = step / np.float32(254)
+    scale = step / np.float32(126 if paired else 254)
     inverse = simd.splat_f32x16(np.float32(1) / scale if scale > 0 else np.float32(0))
     halves, both = act.sums_16(row, k, 1), np.float32(0)
     for half in range(2):
@@ -87,9 +99,9 @@ def correct_block(x, row, k, b, out):
 
 
 @compiled
-def correct_tile(x, x_stride, rows, row_size, live, k, tile, weights):
-    """Corrections for `live` float32 rows at x, already rounded to `rows`. weights: room for 4
-    float32."""
+def correct_tile(x, x_stride, rows, row_size, live, k, paired, tile, weights):
+    """Corrections for `live` float32 rows at x, already rounded to `rows`; nothing is written for
+    rows that a tile lacks. weights: room for 4 float32."""
     for c in range(live):
         mem.put_f32(weights, c, weight(x + c * x_stride, k))
     n = 0
@@ -101,14 +113,10 @@ def correct_tile(x, x_stride, rows, row_size, live, k, tile, weights):
         if error > np.float32(live):
             out = numbers(tile, k) + 128 * n
             mem.put_i32(tile + 64, n, np.int32(b))
-            for c in range(COLUMNS):  # a missing column is not looked at, but must be numbers
-                own = min(c, live - 1)
-                if c < live:
-                    scale = correct_block(x + c * x_stride, rows + c * row_size, k, b, out + 32 * c)
-                    mem.put_f32(scales(tile, k), 4 * n + c, scale)
-                else:
-                    mem.copy(out + 32 * c, out + 32 * own, 32)
-                    mem.put_f32(scales(tile, k), 4 * n + c, np.float32(0))
+            for c in range(live):
+                y, row = x + c * x_stride, rows + c * row_size
+                scale = correct_block(y, row, k, b, paired, out + 32 * c)
+                mem.put_f32(scales(tile, k), 4 * n + c, scale)
             n += 1
     mem.put_i32(tile, 0, np.int32(n))
 
@@ -116,39 +124,37 @@ def correct_tile(x, x_stride, rows, row_size, live, k, tile, weights):
 @kernel
 def quantize_tiles(node, ith, nth, sync, a, b):
     """Every row of source 1 into the shared scratch, the corrections of all tiles after them;
-    parameter 0: bytes a row, 1: of a tile's corrections."""
-    row_size, tile_size = rec.param(node, 0), rec.param(node, 1)
-    k, m = rec.ne(node, 1, 0), rec.ne(node, 1, 1)
-    n_rows, per_plane = rec.n_rows(node, 1), (m + COLUMNS - 1) // COLUMNS
+    parameter 0: bytes a row, 1: of a tile's corrections, 2: whether neighbours are paired."""
+    row_size, tile_size, paired = rec.param(node, 0), rec.param(node, 1), rec.param(node, 2) != 0
+    k, m, n_rows = rec.ne(node, 1, 0), rec.ne(node, 1, 1), rec.n_rows(node, 1)
+    tiles = tiles_of(rec.shared(node), row_size, n_rows, m, tile_size, 0)
     weights = rec.private(node, ith)
-    tiles, flat = rec.shared(node) + n_rows * row_size, weights + 64
-    for t in range(ith, n_rows // m * per_plane, nth):
-        first = t % per_plane * COLUMNS
-        live, r = min(COLUMNS, m - first), t // per_plane * m + first
+    flat = weights + 64
+    for t in range(ith, n_rows // m * per_plane(m), nth):
+        first = t % per_plane(m) * COLUMNS
+        live, r = min(COLUMNS, m - first), t // per_plane(m) * m + first
         rows = rec.shared(node) + r * row_size
         x, stride = rec.row_address(node, 1, r), rec.nb(node, 1, 1)
         if rec.nb(node, 1, 0) != 4:
             for c in range(live):
-                for i in range(k):
-                    value = mem.f32(x + c * stride + i * rec.nb(node, 1, 0), 0)
-                    mem.put_f32(flat + 4 * k * c, i, value)
+                act.copy_row(x + c * stride, rec.nb(node, 1, 0), k, flat + 4 * k * c)
             x, stride = flat, 4 * k
         for c in range(live):
-            act.quantize_row(x + c * stride, rows + c * row_size, k, 1)
-        correct_tile(x, stride, rows, row_size, live, k, tiles + t * tile_size, weights)
+            act.quantize_row(x + c * stride, rows + c * row_size, k, 1, paired)
+        correct_tile(x, stride, rows, row_size, live, k, paired, tiles + t * tile_size, weights)
 
 
 def quantize_step(x: Tensor) -> Step:
     """The step that leaves x's rows in 8 bits in the shared scratch, and the corrections of the
-    tiles of each plane after them."""
-    k, m = x.ne[0], x.ne[1]
+    tiles of each plane after them. Neighbours are paired where sums are short."""
+    k, m, paired = x.ne[0], x.ne[1], levels.short_sums()
     row, tile = act.row_bytes(k, 1), tile_bytes(k)
     tiles = x.n_rows // m * ((m + COLUMNS - 1) // COLUMNS)
     flat = 0 if x.contiguous_rows else 4 * k * COLUMNS
     return Step(
         quantize_tiles,
         (None, x),
-        (row, tile),
+        (row, tile, int(paired)),
         shared=row * x.n_rows + tile * tiles,
         private=64 + flat,
         leaves=(id(x), "tiles"),

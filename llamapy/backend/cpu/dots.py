@@ -63,10 +63,7 @@ def scaled_groups(w, s, m, d, sums, t, acc):
 def dot_filled(w, q, s, m, t, x, k):
     """The products of an unpacked row with a quantized row."""
     a, b = simd.zeros_f32x8(), simd.zeros_f32x8()
-    if values.group(w) == 32:
-        d, sums = act.scales_32(x, k, 1), act.sums_32(x, k, 1)
-    else:
-        d, sums = act.scales_16(x, k, 1), act.sums_16(x, k, 1)
+    d, sums = act.group_scales(w, x, k, 1), act.group_sums(w, x, k, 1)
     for run in range((k + 255) // 256):
         at = 32 * run * (32 // values.group(w))
         a = scaled_groups(w, s + at, m + at, d + at, sums + at, t, a)
@@ -184,10 +181,10 @@ def four_dots(w, row, x, x_size, k, tables, out, out_stride, r):
 @compiled
 def dot_large_blocks(w, row, x, k, tables):
     """A weight row in blocks of 256 (codec: `dot`) times a quantized row, straight from memory."""
-    acc, d = simd.zeros_f32x8(), act.scales_32(x, k, 1)
-    sums = act.sums_32(x, k, 1) if values.group(w) == 32 else act.sums_16(x, k, 1)
+    acc, size = simd.zeros_f32x8(), 1024 // values.group(w)
+    d, sums = act.scales_32(x, k, 1), act.group_sums(w, x, k, 1)
     for i in range(k // 256):
-        block, size = row + values.n_bytes(w) * i, 1024 // values.group(w)
+        block = row + values.n_bytes(w) * i
         for line in range(0, values.n_bytes(w), 64):
             simd.prefetch(block + AHEAD + line)
         acc = acc + values.dot(w, block, x + 256 * i, d + 32 * i, sums + size * i, tables)

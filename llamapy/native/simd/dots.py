@@ -5,13 +5,11 @@ Narrow (32 bytes in, 8 lanes out), for one row at a time:
     dot_us(u, x)   lane i = sum over j < 4 of u[4i+j] * x[4i+j]; u unsigned (at most 127), x signed
     dot_ss(w, x)   the same with both signed (w from -127)
 
-Wide (64 bytes in, 16 lanes out), for sixteen interleaved rows; a running sum of several steps:
-    acc = dot_start(); acc = dot_step(acc, u, x) ...; lanes = dot_end(acc)
-The running sum may be held in 16 bits, two a lane, so a group of steps is limited: the sum over
-the steps of
-2 * max(u) * 127 must stay below 32768 (`levels.steps_allowed`).
-    pair_step(acc, w, x): 32-bit running sum over pairs of 16-bit numbers, without a limit of that
-    kind.
+Wide, for sixteen interleaved rows: `panel` takes steps of four products (64 bytes in) from here.
+Their running sum may be held in 16 bits, two a lane, so how many may follow each other is limited
+(`levels.steps_allowed`), and so are neighbours among the signed bytes (`levels.PAIR_LIMIT`).
+    pair_step(acc, w, x): 32-bit running sum over pairs of 16-bit numbers (64 bytes in, 16 lanes
+    out), without a limit of that kind.
 """
 
 from llvmlite import ir
@@ -22,12 +20,10 @@ from llamapy.native.simd.vectors import (
     I8,
     I16,
     I32,
-    Vec,
     at,
     call,
     const,
     i8x32,
-    i8x64,
     i16x16,
     i16x32,
     i32x8,
@@ -36,7 +32,6 @@ from llamapy.native.simd.vectors import (
     named,
     operation,
     u8x32,
-    u8x64,
 )  # fmt: skip
 
 
@@ -165,15 +160,11 @@ scale_pair_4, scale_pair_5, scale_pair_6, scale_pair_7 = (_scale_pair(j) for j i
 
 
 # The running sum of a group of steps.
-running = Vec("running_i16", I16, 32, 2) if levels.short_sums() else Vec("running_i32", I32, 16, 4)
+RUNNING = _vector(I16, 32) if levels.short_sums() else _vector(I32, 16)
 
 
-@operation(running)
-def dot_start(b):
-    return const(running, 0)
-
-
-def dot_step_value(b, acc, u, x):
+def one_step(b, acc, u, x):
+    """A running sum with four products a lane more (64 bytes of each)."""
     if levels.short_sums():
         return b.add(acc, pairs_u8s8(b, u, x))
     if levels.has("avx512"):
@@ -183,11 +174,8 @@ def dot_step_value(b, acc, u, x):
     return b.add(acc, _quads(b, u, x, unsigned=True))
 
 
-dot_step = operation(running, running, u8x64, i8x64)(named("dot_step", dot_step_value))
-
-
-@operation(i32x16, running)
-def dot_end(b, acc):
+def end_of_steps(b, acc):
+    """A running sum as sixteen lanes of 32 bits."""
     return pairs_i16(b, acc, const(_vector(I16, 32), 1)) if levels.short_sums() else acc
 
 

@@ -241,6 +241,12 @@ half_times_f32x8, halves_times_f32x8 = (
 )
 
 
+@operation(f32x16, f32x16)
+def pair_sums_f32x16(b, x):
+    """In both lanes of each two (2 i and 2 i + 1) their sum."""
+    return b.fadd(x, b.shuffle_vector(x, x, lanes([i ^ 1 for i in range(16)])))
+
+
 @operation(f32x8, f32x16)
 def folded_f32x8(b, x):
     """Its lower half plus its upper."""

@@ -153,7 +153,7 @@ def storer(kind, name):
     return operation(types.void, ADDRESS, kind)(named(name, body))
 
 
-load_u8x16, load_u8x32, load_u8x64 = (loader(k, f"load_{k.name}") for k in (u8x16, u8x32, u8x64))
+load_u8x16, load_u8x32 = (loader(k, f"load_{k.name}") for k in (u8x16, u8x32))
 load_i8x32, load_i8x64, load_i16x32 = (loader(k, f"load_{k.name}") for k in (i8x32, i8x64, i16x32))
 load_i32x8, load_i32x16 = (loader(k, f"load_{k.name}") for k in (i32x8, i32x16))
 load_f32x8, load_f32x16 = (loader(k, f"load_{k.name}") for k in (f32x8, f32x16))
@@ -207,15 +207,10 @@ def pattern_value(b, address, kind):
     return b.bitcast(splat_value(b, word, kind.n * kind.size // 4), kind.ir)
 
 
-def _pattern(kind, name):
-    def body(b, address):
-        return pattern_value(b, address, kind)
-
-    return operation(kind, ADDRESS)(named(name, body))
-
-
-quad_i8x64 = _pattern(i8x64, "quad_i8x64")
-pair_i16x32 = _pattern(i16x32, "pair_i16x32")
+@operation(i16x32, ADDRESS)
+def pair_i16x32(b, address):
+    """Two numbers of 16 bits at an address over the whole vector."""
+    return pattern_value(b, address, i16x32)
 
 
 @operation(types.void, ADDRESS)

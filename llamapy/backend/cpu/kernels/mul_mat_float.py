@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from llamapy.backend.cpu import dots, values
 from llamapy.backend.cpu import record as rec
-from llamapy.backend.cpu.activations import apart
+from llamapy.backend.cpu.activations import apart, copy_row, flat_row
 from llamapy.backend.cpu.panels.groups import ROWS, addresses, store_products, store_tile
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import next_chunk
@@ -56,17 +56,6 @@ def four_columns(panel, x, k, sums):
 
 
 @compiled
-def flat_row(node, x, k, scratch):
-    """The address of row x as float32 side by side (copied to scratch if its elements are
-    apart)."""
-    if rec.nb(node, 2, 0) == 4:
-        return x
-    for i in range(k):
-        mem.put_f32(scratch, i, mem.f32(x + i * rec.nb(node, 2, 0), 0))
-    return scratch
-
-
-@compiled
 def plane_of_weights(node, i2, i3):
     rows = rec.data(node, 1) + i2 * rec.ne(node, 1, 2) // rec.ne(node, 2, 2) * rec.nb(node, 1, 2)
     return rows + i3 * rec.ne(node, 1, 3) // rec.ne(node, 2, 3) * rec.nb(node, 1, 3)
@@ -90,7 +79,7 @@ def mul_mat_float_few(node, ith, nth, sync, w, b):
                 + i2 * rec.nb(node, 2, 2)
                 + i3 * rec.nb(node, 2, 3)
             )
-            x = flat_row(node, x, k, scratch)
+            x = flat_row(x, rec.nb(node, 2, 0), k, scratch)
             y = (
                 rec.data(node, 0)
                 + c * rec.nb(node, 0, 1)
@@ -108,14 +97,10 @@ def mul_mat_float_few(node, ith, nth, sync, w, b):
 def lay_out(node, ith, nth, sync, a, b):
     """Every row of source 1 as float32 into the shared scratch; parameter 0: bytes from one to the
     next."""
-    k, apart = rec.ne(node, 1, 0), rec.nb(node, 1, 0)
+    k, step = rec.ne(node, 1, 0), rec.nb(node, 1, 0)
     for r in range(ith, rec.n_rows(node, 1), nth):
-        x, y = rec.row_address(node, 1, r), rec.shared(node) + r * rec.param(node, 0)
-        if apart == 4:
-            mem.copy(y, x, 4 * k)
-        else:
-            for i in range(k):
-                mem.put_f32(y, i, mem.f32(x + i * apart, 0))
+        y = rec.shared(node) + r * rec.param(node, 0)
+        copy_row(rec.row_address(node, 1, r), step, k, y)
 
 
 @kernel

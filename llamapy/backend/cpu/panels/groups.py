@@ -1,9 +1,7 @@
-"""What the forms share: unpacked rows turned into panels, scales and sums of the activations for
-the groups of a weight type, and adding a group."""
+"""What the forms share: unpacked rows turned into panels, and adding the products of a group."""
 
 from __future__ import annotations
 
-from llamapy.backend.cpu import activations as act
 from llamapy.backend.cpu import values
 from llamapy.native import compiled, mem, simd
 
@@ -34,16 +32,6 @@ def addresses(x, size, c, m):
     """Of columns c to c + 3 of m, which are `size` bytes apart; past the end the last one again."""
     own, last = x + c * size, m - 1 - c
     return own, own + min(1, last) * size, own + min(2, last) * size, own + min(3, last) * size
-
-
-@compiled
-def group_scales(w, x, k, size):
-    return act.scales_32(x, k, size) if values.group(w) == 32 else act.scales_16(x, k, size)
-
-
-@compiled
-def group_sums(w, x, k, size):
-    return act.sums_32(x, k, size) if values.group(w) == 32 else act.sums_16(x, k, size)
 
 
 @compiled

@@ -7,12 +7,11 @@ good as none.
 
 from __future__ import annotations
 
+from llamapy.backend.cpu import activations as act
 from llamapy.backend.cpu import values
 from llamapy.backend.cpu.panels.groups import (
     ROWS,
     add_products,
-    group_scales,
-    group_sums,
     no_products,
     store_products,
     turn_rows,
@@ -46,7 +45,7 @@ def pack(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables):
 def four_columns(w, panel, scales, minimums, x, tile, k, out):
     """Sixteen rows times four columns (their rows at x[0] ... x[3]): out[c, 0..15]. `tile` is not
     looked at."""
-    d, t = group_scales(w, x[0], k, 2), group_sums(w, x[0], k, 2)
+    d, t = act.group_scales(w, x[0], k, 2), act.group_sums(w, x[0], k, 2)
     c, more = no_products(), values.has_min(w)
     for g in range(k // values.group(w)):
         i0, i1, i2, i3 = (
