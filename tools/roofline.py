@@ -75,8 +75,8 @@ def quads(address, n):  # type: ignore[no-untyped-def]
     a = simd.zeros_i32x16()
     b, c, d = a, a, a
     for i in range(n):
-        x = address + 1024 + 32 * (i & 15)
-        found = simd.quads_8(address, x, x + 1024, x + 2048, x + 3072)
+        x = address + 1024 + 128 * (i & 15)
+        found = simd.quads_8(address, x)
         a, b, c, d = a + found[0], b + found[1], c + found[2], d + found[3]
     return simd.total_i32x16(a + b + c + d)
 

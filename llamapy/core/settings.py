@@ -47,7 +47,7 @@ def debug() -> bool:
 
 def activation_bits() -> int:
     """LLAMAPY_ACTIVATIONS: 8 (default) or 16, the bits that prefill rounds activations to. With 8,
-    blocks that need more get more (`backend.cpu.corrections`)."""
+    blocks that need more get more (`backend.cpu.quartets`)."""
     text = os.environ.get("LLAMAPY_ACTIVATIONS", "").strip() or "8"
     if text not in ("8", "16"):
         raise UsageError(f"LLAMAPY_ACTIVATIONS is {text!r}, neither 8 nor 16")

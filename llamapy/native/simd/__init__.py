@@ -8,5 +8,6 @@ function.
 from llamapy.native.simd.dots import *  # noqa: F403
 from llamapy.native.simd.maths import *  # noqa: F403
 from llamapy.native.simd.panel import *  # noqa: F403
+from llamapy.native.simd.quartet import *  # noqa: F403
 from llamapy.native.simd.tiles import *  # noqa: F403
 from llamapy.native.simd.vectors import *  # noqa: F403

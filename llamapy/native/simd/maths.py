@@ -13,6 +13,7 @@ from llamapy.native.simd.vectors import (
     at,
     call,
     const,
+    f32x4,
     f32x8,
     f32x16,
     i32x8,
@@ -100,7 +101,7 @@ def _total(kind):
     )
 
 
-total_f32x8, total_f32x16 = _total(f32x8), _total(f32x16)
+total_f32x4, total_f32x8, total_f32x16 = _total(f32x4), _total(f32x8), _total(f32x16)
 
 
 def _greatest(kind):

@@ -1,10 +1,10 @@
 """Sixteen interleaved rows of bytes times four columns, several steps at once.
 
-    quads_n(panel, x0, x1, x2, x3)       n steps of four products for each row and column: four
-                                         i32x16, from 64 n bytes of the panel and 4 n of each
-                                         column. For weights so small that the sums of n steps fit
-                                         (`levels.steps_allowed`).
-    wide_quads_n(panel, x0, x1, x2, x3)  the same for weights up to 255
+    quads_n(panel, x)       n steps of four products for each row and column: four i32x16, from
+                            64 n bytes of the panel and 16 n of the columns (four of each in turn).
+                            For weights so small that the sums of n steps fit
+                            (`levels.steps_allowed`).
+    wide_quads_n(panel, x)  the same for weights up to 255
 
 For AVX2 they are written out as machine instructions. There are just enough registers: eight for
 the sums, two for the weights, one for the activation, one for the product. LLVM, left to itself,
@@ -39,20 +39,20 @@ ONES = ir.VectorType(I16, 16)
 
 def _instructions(n_steps, wide):
     """Operands: $0 to $7 the sums of rows 0-7 and 8-15 of each column, $8 and $9 weights, $10 an
-    activation, $11 a product, $12 the panel, $13 to $16 the columns, $17 ones.
+    activation, $11 a product, $12 the panel, $13 the columns, $14 ones.
 
     Sums of small weights are left in 16 bits; wide ones add each product in 32 bits."""
     out = []
     for step in range(n_steps):
         out += [f"vmovdqu {64 * step}($12), $8", f"vmovdqu {64 * step + 32}($12), $9"]
         for column in range(COLUMNS):
-            out.append(f"vpbroadcastd {4 * step}(${13 + column}), $10")
+            out.append(f"vpbroadcastd {16 * step + 4 * column}($13), $10")
             for half in range(2):
                 total, weights = f"${2 * column + half}", f"${8 + half}"
                 product = total if step == 0 else "$11"
                 out.append(f"vpmaddubsw $10, {weights}, {product}")
                 if wide:
-                    out.append(f"vpmaddwd $17, {product}, {product}")
+                    out.append(f"vpmaddwd $14, {product}, {product}")
                 if step:
                     add = "vpaddd" if wide else "vpaddw"
                     out.append(f"{add} $11, {total}, {total}")
@@ -60,7 +60,7 @@ def _instructions(n_steps, wide):
 
 
 def _written_out(b, n_steps, wide, addresses):
-    made, taken = 2 * COLUMNS + 4, 1 + COLUMNS
+    made, taken = 2 * COLUMNS + 4, 2
     kind = ir.FunctionType(ir.LiteralStructType([HALF] * made), [I64] * taken + [ONES])
     constraints = ",".join(["=&x"] * made + ["r"] * taken + ["x", "~{memory}"])
     code = ir.InlineAsm(kind, _instructions(n_steps, wide), constraints)
@@ -74,13 +74,13 @@ def _written_out(b, n_steps, wide, addresses):
 
 
 def _step_by_step(b, n_steps, addresses):
-    panel, *columns = addresses
+    panel, columns = addresses
     sums = [const(dots.RUNNING, 0)] * COLUMNS
     for step in range(n_steps):
         place = b.add(panel, ir.Constant(I64, 64 * step))
         u = b.load(at(b, place, u8x64), align=1, typ=u8x64.ir)
-        for i, column in enumerate(columns):
-            x = pattern_value(b, b.add(column, ir.Constant(I64, 4 * step)), i8x64)
+        for i in range(COLUMNS):
+            x = pattern_value(b, b.add(columns, ir.Constant(I64, 16 * step + 4 * i)), i8x64)
             sums[i] = dots.one_step(b, sums[i], u, x)
     return [dots.end_of_steps(b, x) for x in sums]
 
@@ -93,9 +93,9 @@ def _quads(name, n_steps, wide=False):
             made = _step_by_step(builder, n_steps, args)
         return context.make_tuple(builder, sig.return_type, made)
 
-    signature = types.UniTuple(i32x16, COLUMNS)(*[types.int64] * (1 + COLUMNS))
+    signature = types.UniTuple(i32x16, COLUMNS)(types.int64, types.int64)
 
-    def quads(typingctx, panel, x0, x1, x2, x3):
+    def quads(typingctx, panel, x):
         return signature, codegen
 
     return intrinsic(named(name, quads))

@@ -60,6 +60,7 @@ u8x64, i8x64 = _vec("u8x64", I8, 64, 1), _vec("i8x64", I8, 64, 1)
 i16x16, i16x32 = _vec("i16x16", I16, 16, 2), _vec("i16x32", I16, 32, 2)
 i32x8, i32x16 = _vec("i32x8", I32, 8, 4), _vec("i32x16", I32, 16, 4)
 f32x8, f32x16 = _vec("f32x8", F32, 8, 4), _vec("f32x16", F32, 16, 4)
+f32x4 = _vec("f32x4", F32, 4, 4)
 
 
 def const(kind, value):
@@ -133,7 +134,7 @@ _INT = {
     operator.add: "add", operator.sub: "sub", operator.mul: "mul",
     operator.and_: "and_", operator.or_: "or_", operator.xor: "xor",
 }  # fmt: skip
-for _kind in (f32x8, f32x16):
+for _kind in (f32x4, f32x8, f32x16):
     arithmetic(_kind, _FLOAT)
 for _kind in (u8x16, i8x16, u8x32, i8x32, u8x64, i8x64, i16x16, i16x32, i32x8, i32x16):
     arithmetic(_kind, _INT)
@@ -156,14 +157,16 @@ def storer(kind, name):
 load_u8x16, load_u8x32 = (loader(k, f"load_{k.name}") for k in (u8x16, u8x32))
 load_i8x32, load_i8x64, load_i16x32 = (loader(k, f"load_{k.name}") for k in (i8x32, i8x64, i16x32))
 load_i32x8, load_i32x16 = (loader(k, f"load_{k.name}") for k in (i32x8, i32x16))
-load_f32x8, load_f32x16 = (loader(k, f"load_{k.name}") for k in (f32x8, f32x16))
+load_f32x4, load_f32x8, load_f32x16 = (loader(k, f"load_{k.name}") for k in (f32x4, f32x8, f32x16))
 store_i8x32, store_u8x32, store_u8x64 = (
     storer(k, f"store_{k.name}") for k in (i8x32, u8x32, u8x64)
 )
 store_i16x32, store_i32x8, store_i32x16 = (
     storer(k, f"store_{k.name}") for k in (i16x32, i32x8, i32x16)
 )
-store_f32x8, store_f32x16 = (storer(k, f"store_{k.name}") for k in (f32x8, f32x16))
+store_f32x4, store_f32x8, store_f32x16 = (
+    storer(k, f"store_{k.name}") for k in (f32x4, f32x8, f32x16)
+)
 
 
 def splat_value(b, value, count):
@@ -178,7 +181,8 @@ def _splat(kind, scalar, name):
     return operation(kind, scalar)(named(name, lambda b, value: splat_value(b, value, kind.n)))
 
 
-splat_f32x8, splat_f32x16 = (
+splat_f32x4, splat_f32x8, splat_f32x16 = (
+    _splat(f32x4, types.float32, "splat_f32x4"),
     _splat(f32x8, types.float32, "splat_f32x8"),
     _splat(f32x16, types.float32, "splat_f32x16"),
 )

@@ -56,6 +56,18 @@ def classify(node, head, i3, query, live, first, n):
 
 
 @compiled
+def shown(node, head, i3, query, live, first, n):
+    """Keys of a block up to the last one that any of these queries sees."""
+    last = 0
+    for lane in range(live):
+        row, j = mask_row(node, 4, query + lane, head, i3) + 2 * first, n
+        while j > last and mem.u16(row, j - 1) == 0xFC00:
+            j -= 1
+        last = max(last, j)
+    return last
+
+
+@compiled
 def rows_to_f32(w, rows, stride, n, d, out, scratch, tables):
     for j in range(n):
         values.row_to_f32(w, rows + j * stride, out + 4 * j * d, d, scratch, tables)
@@ -145,11 +157,19 @@ def add_values(weights, vals, n, dv, alpha, out):
 @compiled
 def take_queries(node, head, i3, query, live, scale, qt):
     """Queries side by side, scaled: qt[i, lane]."""
+    d, step, stride = rec.ne(node, 1, 0), rec.nb(node, 1, 0), rec.nb(node, 1, 1)
+    rows = rec.data(node, 1) + query * stride + head * rec.nb(node, 1, 2) + i3 * rec.nb(node, 1, 3)
+    whole = d // 8 * 8 if live == LANES and step == 4 else 0
+    for i in range(0, whole, 8):
+        simd.turn_u32x8(rows + 4 * i, stride, qt + 64 * i, 64)
+        simd.turn_u32x8(rows + 4 * i + 8 * stride, stride, qt + 64 * i + 32, 64)
     for lane in range(LANES):
-        x = rec.data(node, 1) + (query + min(lane, live - 1)) * rec.nb(node, 1, 1)
-        x += head * rec.nb(node, 1, 2) + i3 * rec.nb(node, 1, 3)
-        for i in range(rec.ne(node, 1, 0)):
-            mem.put_f32(qt, i * LANES + lane, mem.f32(x + i * rec.nb(node, 1, 0), 0) * scale)
+        x = rows + min(lane, live - 1) * stride
+        for i in range(whole, d):
+            mem.put_f32(qt, i * LANES + lane, mem.f32(x + i * step, 0))
+    factor = simd.splat_f32x16(scale)
+    for i in range(d):
+        simd.store_f32x16(qt + 64 * i, simd.load_f32x16(qt + 64 * i) * factor)
 
 
 @compiled
@@ -160,10 +180,11 @@ def cap_scores(scores, n, cap):
 
 
 @compiled
-def finish(node, head, i3, query, live, top_at, total_at, out):
-    """Sinks, division by the sums, and the sixteen columns to their places."""
-    sinks, dv = rec.data(node, 5), rec.ne(node, 3, 0)
-    for lane in range(live):
+def weigh_sinks(node, head, top_at, total_at):
+    """The sums become what results are to be multiplied by; a sink is one more key without a
+    value."""
+    sinks = rec.data(node, 5)
+    for lane in range(LANES):
         top, total = mem.f32(top_at, lane), mem.f32(total_at, lane)
         factor = np.float32(1)
         if sinks != 0:
@@ -171,15 +192,25 @@ def finish(node, head, i3, query, live, top_at, total_at, out):
             higher = max(top, sink)
             factor = np.float32(np.exp(top - higher))
             total = total * factor + np.float32(np.exp(sink - higher))
-        inverse = factor / total if total > 0 else np.float32(0)
-        y = (
-            rec.data(node, 0)
-            + head * rec.nb(node, 0, 1)
-            + (query + lane) * rec.nb(node, 0, 2)
-            + i3 * rec.nb(node, 0, 3)
-        )
-        for i in range(dv):
-            mem.put_f32(y, i, mem.f32(out, i * LANES + lane) * inverse)
+        mem.put_f32(total_at, lane, factor / total if total > 0 else np.float32(0))
+
+
+@compiled
+def finish(node, head, i3, query, live, top_at, total_at, out):
+    """Sinks, division by the sums, and the sixteen columns to their places."""
+    dv, stride = rec.ne(node, 3, 0), rec.nb(node, 0, 2)
+    y = rec.data(node, 0) + head * rec.nb(node, 0, 1) + query * stride + i3 * rec.nb(node, 0, 3)
+    weigh_sinks(node, head, top_at, total_at)
+    factor = simd.load_f32x16(total_at)
+    for i in range(dv):
+        simd.store_f32x16(out + 64 * i, simd.load_f32x16(out + 64 * i) * factor)
+    whole = dv // 8 * 8 if live == LANES else 0
+    for i in range(0, whole, 8):
+        simd.turn_u32x8(out + 64 * i, 64, y + 4 * i, stride)
+        simd.turn_u32x8(out + 64 * i + 32, 64, y + 4 * i + 8 * stride, stride)
+    for lane in range(live):
+        for i in range(whole, dv):
+            mem.put_f32(y + lane * stride, i, mem.f32(out, i * LANES + lane))
 
 
 @compiled
@@ -236,6 +267,8 @@ def flash_attn_tile(node, ith, nth, sync, k_type, v_type):
             how = classify(node, head, i3, query, live, first, n)
             if how == SKIP:
                 continue
+            if how == MASKED:
+                n = shown(node, head, i3, query, live, first, n)
             rows_to_f32(
                 k_type, k_rows + first * k_stride, k_stride, n, d, keys, scratch, rec.param(node, 3)
             )

@@ -1,7 +1,7 @@
 """mul_mat with many columns (prefill) on integers: panels of weight rows are packed once and meet
 every column.
 
-A chunk is up to four panels: while they stay in first- or second-level cache all columns stream
+A chunk is up to six panels: while they stay in first- or second-level cache all columns stream
 past, four at a time.
 The form of the panels is phantom b: "x8" (activations rounded to 8 bits, and corrected where
 that is too coarse) or "x16"
@@ -12,11 +12,11 @@ cannot multiply such).
 from __future__ import annotations
 
 from llamapy.backend.cpu import activations as act
-from llamapy.backend.cpu import corrections, values
+from llamapy.backend.cpu import quartets, values
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu.panels import bytes as bytes_form
 from llamapy.backend.cpu.panels import pairs as pairs_form
-from llamapy.backend.cpu.panels.groups import ROWS, SCRATCH, addresses, ask_for, store_tile
+from llamapy.backend.cpu.panels.groups import ROWS, SCRATCH, ask_for, store_tile
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import next_chunk
 from llamapy.graph.tensor import Tensor
@@ -26,23 +26,23 @@ from llamapy.quants import codec
 OPS = ("mul_mat",)
 PRIORITY = 10
 FEW = 8  # up to so many columns, at most, the weights are read row by row
-MOST_PANELS = 4  # a chunk
+MOST_PANELS = 6  # a chunk
 PANEL_CACHE = 256 * 1024  # bytes of packed panels that stay in cache
 
 FORMS = {"x8": bytes_form, "x16": pairs_form}
 
 pack = ByType("pack", lambda form: FORMS[form].pack, 10)
-four_columns = ByType("four_columns", lambda form: FORMS[form].four_columns, 8)
+four_columns = ByType("four_columns", lambda form: FORMS[form].four_columns, 9)
 size = ByType("size", lambda form: FORMS[form].BYTES, 0)
+together = ByType("together", lambda form: FORMS[form].COLUMNS, 0)
 
 
 @compiled
 def panels_times_columns(
-    w, form, node, rows, n, then, x, more, out, tile, scratch, panel, scales, minimums, tables
+    w, form, node, rows, n, then, x, out, tile, scratch, panel, scales, minimums, tables
 ):
-    """`n` rows from `rows` on, packed as panels, times all columns of x; more: corrections of its
-    tiles, if the form has them; out: address of the first result; then: the rows that probably
-    come next."""
+    """`n` rows from `rows` on, packed as panels, times all columns of x; out: address of the first
+    result; then: the rows that probably come next."""
     k, m, x_size = rec.ne(node, 1, 0), rec.ne(node, 2, 1), rec.param(node, 0)
     panel_size, scale_size = size(form) * ROWS * k, 64 * (k // values.group(w))
     stride, row_stride = rec.nb(node, 0, 1), rec.nb(node, 1, 1)
@@ -66,19 +66,18 @@ def panels_times_columns(
             tables,
         )
     for c in range(0, m, 4):
-        columns = addresses(x, x_size, c, m)
-        corrected = more + c // 4 * rec.param(node, 3)
+        own, live = x + c // together(form) * x_size, min(4, m - c)
         for p in range(n_panels):
             at, s, low = panel + p * panel_size, scales + p * scale_size, minimums + p * scale_size
-            four_columns(form, w, at, s, low, columns, corrected, k, tile)
+            four_columns(form, w, at, s, low, own, x_size, live, k, tile)
             y = out + c * stride + 4 * ROWS * p
-            store_tile(tile, y, stride, min(4, m - c), min(ROWS, n - p * ROWS))
+            store_tile(tile, y, stride, live, min(ROWS, n - p * ROWS))
 
 
 @kernel
 def mul_mat_panel(node, ith, nth, sync, w, form):
-    """Parameters: bytes a row of activations, tables of the weights' type, rows a chunk, bytes a
-    tile of corrections."""
+    """Parameters: bytes from one row of activations (or quartet) to the next, tables of the
+    weights' type, rows a chunk."""
     k, n = rec.ne(node, 1, 0), rec.ne(node, 1, 1)
     per_chunk = rec.param(node, 2)
     tile = rec.private(node, ith)
@@ -98,10 +97,8 @@ def mul_mat_panel(node, ith, nth, sync, w, form):
         rows = rec.data(node, 1) + own2 * rec.nb(node, 1, 2) + own3 * rec.nb(node, 1, 3)
         rows += first * rec.nb(node, 1, 1)
         out = rec.data(node, 0) + i2 * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3) + 4 * first
-        m = rec.ne(node, 2, 1)
-        x = rec.shared(node) + plane * m * rec.param(node, 0)
-        x_size, n_rows, tile_size = rec.param(node, 0), rec.n_rows(node, 2), rec.param(node, 3)
-        more = corrections.tiles_of(rec.shared(node), x_size, n_rows, m, tile_size, plane)
+        m, few = rec.ne(node, 2, 1), together(form)
+        x = rec.shared(node) + plane * ((m + few - 1) // few) * rec.param(node, 0)
         live, tables = min(per_chunk, n - first), rec.param(node, 1)
         then = rows + nth * per_chunk * rec.nb(node, 1, 1)
         panels_times_columns(
@@ -112,7 +109,6 @@ def mul_mat_panel(node, ith, nth, sync, w, form):
             live,
             then,
             x,
-            more,
             out,
             tile,
             scratch,
@@ -147,7 +143,7 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     if x.ne[1] <= few(w.kind, form) or x.kind.name != "f32":
         return None
     width = FORMS[form].BYTES
-    step = corrections.quantize_step(x) if width == 1 else act.quantize_step(x, width)
+    step = quartets.quantize_step(x) if form == "x8" else act.quantize_step(x, width)
     panels = min(
         MOST_PANELS,
         max(1, PANEL_CACHE // (width * ROWS * k)),
@@ -155,10 +151,9 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     )
     private = 256 + SCRATCH + panels * (2 * 64 * (k // values.group_of(w.kind)) + width * ROWS * k)
     params = (
-        act.row_bytes(k, width),
+        quartets.n_bytes(k) if form == "x8" else act.row_bytes(k, width),
         codec.tables_address(w.kind),
         panels * ROWS,
-        corrections.tile_bytes(k),
     )
     types = (w.kind.name, form)
     product = Step(

@@ -8,20 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from llamapy.backend.cpu import activations as act
-from llamapy.backend.cpu import corrections, values
-from llamapy.backend.cpu.panels.groups import (
-    ROWS,
-    add_group,
-    add_products,
-    no_products,
-    store_products,
-    turn_rows,
-)
+from llamapy.backend.cpu import quartets, values
+from llamapy.backend.cpu.panels.groups import ROWS, add_group, clear, turn_rows
 from llamapy.native import ByType, compiled, levels, mem, simd
 from llamapy.quants import codec
 
 BYTES = 1  # a value in the panel, and an activation
+COLUMNS = 4  # of activations, that lie together
 
 
 def _steps(label: str) -> int:
@@ -41,19 +34,19 @@ steps = ByType("steps", _steps, 0)
 
 
 @compiled
-def quads(w, panel, x0, x1, x2, x3):
+def quads(w, panel, x):
     """The integer products of some steps, sixteen rows times four columns."""
     if values.is_wide(w):
         if steps(w) == 8:
-            return simd.wide_quads_8(panel, x0, x1, x2, x3)
-        return simd.wide_quads_4(panel, x0, x1, x2, x3)
+            return simd.wide_quads_8(panel, x)
+        return simd.wide_quads_4(panel, x)
     if steps(w) == 8:
-        return simd.quads_8(panel, x0, x1, x2, x3)
+        return simd.quads_8(panel, x)
     if steps(w) == 4:
-        return simd.quads_4(panel, x0, x1, x2, x3)
+        return simd.quads_4(panel, x)
     if steps(w) == 2:
-        return simd.quads_2(panel, x0, x1, x2, x3)
-    return simd.quads_1(panel, x0, x1, x2, x3)
+        return simd.quads_2(panel, x)
+    return simd.quads_1(panel, x)
 
 
 @compiled
@@ -100,34 +93,35 @@ def pack(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables):
 @compiled
 def sums_of_group(w, panel, x):
     """The integer products of a group, sixteen rows times four columns."""
-    i0, i1, i2, i3 = quads(w, panel, x[0], x[1], x[2], x[3])
+    i0, i1, i2, i3 = quads(w, panel, x)
     for at in range(4 * steps(w), values.group(w), 4 * steps(w)):
-        a = quads(w, panel + ROWS * at, x[0] + at, x[1] + at, x[2] + at, x[3] + at)
+        a = quads(w, panel + ROWS * at, x + 4 * at)
         i0, i1, i2, i3 = i0 + a[0], i1 + a[1], i2 + a[2], i3 + a[3]
     return i0, i1, i2, i3
 
 
 @compiled
-def four_columns(w, panel, scales, minimums, x, tile, k, out):
-    """Sixteen rows times four columns (their rows at x[0] ... x[3]) and the corrections of their
-    tile: out[c, 0..15]."""
-    d, t, n = act.group_scales(w, x[0], k, 1), act.group_sums(w, x[0], k, 1), values.group(w)
-    c, more = no_products(), values.has_offset(w)
+def add_columns(out, i, s, d, m, t, more):
+    """`add_group` for four columns; d and t: addresses of their scales and sums."""
+    add_group(out, i[0], s, mem.f32(d, 0), m, mem.f32(t, 0), more)
+    add_group(out + 64, i[1], s, mem.f32(d, 1), m, mem.f32(t, 1), more)
+    add_group(out + 128, i[2], s, mem.f32(d, 2), m, mem.f32(t, 2), more)
+    add_group(out + 192, i[3], s, mem.f32(d, 3), m, mem.f32(t, 3), more)
+
+
+@compiled
+def four_columns(w, panel, scales, minimums, x, size, live, k, out):
+    """Sixteen rows times the four columns of a quartet at x: out[c, 0..15]."""
+    n, d, t = values.group(w), quartets.scales(x, k), quartets.group_sums(w, x, k)
+    clear(out)
     for g in range(k // n):
-        at = g * n
-        totals = sums_of_group(w, panel + ROWS * at, (x[0] + at, x[1] + at, x[2] + at, x[3] + at))
-        c = add_products(c, totals, x, scales, minimums, d, t, g, more)
-    for i in range(corrections.count(tile)):
-        y, d = corrections.numbers(tile, k) + 128 * i, corrections.scales(tile, k) + 16 * i
-        first = corrections.block_of(tile, i) * (32 // n)
+        totals = sums_of_group(w, panel + ROWS * n * g, x + 4 * n * g)
+        s, m = simd.load_f32x16(scales + 64 * g), simd.load_f32x16(minimums + 64 * g)
+        add_columns(out, totals, s, d + 16 * (n * g // 32), m, t + 16 * g, values.has_offset(w))
+    for i in range(quartets.n_corrections(x, k)):
+        y, d = quartets.more_values(x, k, i), quartets.more_scales(x, k, i)
+        first = quartets.corrected(x, k, i) * (32 // n)
         for g in range(first, first + 32 // n):
-            z = y + n * (g - first)
-            totals = sums_of_group(w, panel + ROWS * n * g, (z, z + 32, z + 64, z + 96))
+            totals = sums_of_group(w, panel + ROWS * n * g, y + 4 * n * (g - first))
             s = simd.load_f32x16(scales + 64 * g)
-            c = (
-                add_group(c[0], totals[0], s, d, 0),
-                add_group(c[1], totals[1], s, d, 1),
-                add_group(c[2], totals[2], s, d, 2),
-                add_group(c[3], totals[3], s, d, 3),
-            )
-    store_products(out, c)
+            add_columns(out, totals, s, d, s, t, False)

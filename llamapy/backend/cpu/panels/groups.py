@@ -35,36 +35,22 @@ def addresses(x, size, c, m):
 
 
 @compiled
-def add_group(c, total, s, d, g):
-    """c + total * scale * (scale of x), all in sixteen lanes."""
-    return simd.fma_f32x16(simd.to_f32x16(total), s * simd.splat_f32x16(mem.f32(d, g)), c)
+def clear(out):
+    """Room for sixteen rows times four columns, before anything is added."""
+    for i in range(0, 64, 16):
+        simd.store_f32x16(out + 4 * i, simd.zeros_f32x16())
 
 
 @compiled
-def add_minimum(c, m, t, g):
-    """c + minimum * (sum of x)."""
-    return simd.fma_f32x16(m, simd.splat_f32x16(mem.f32(t, g)), c)
+def add_group(out, total, s, scale, m, sum_x, more):
+    """Sixteen results of a column += total * s * scale (of x), and m * sum_x if the type has more.
 
-
-@compiled
-def no_products():
-    """Sixteen rows times four columns, before anything is added."""
-    zero = simd.zeros_f32x16()
-    return zero, zero, zero, zero
-
-
-@compiled
-def add_products(c, totals, x, scales, minimums, d, t, g, has_minimums):
-    """c + the products of group g, for four columns whose rows are at x. d and t: the scales and
-    the sums of the first column."""
-    s, b = simd.load_f32x16(scales + 64 * g), d - x[0]
-    c0, c1 = add_group(c[0], totals[0], s, d, g), add_group(c[1], totals[1], s, b + x[1], g)
-    c2, c3 = add_group(c[2], totals[2], s, b + x[2], g), add_group(c[3], totals[3], s, b + x[3], g)
-    if has_minimums:
-        m, b = simd.load_f32x16(minimums + 64 * g), t - x[0]
-        c0, c1 = add_minimum(c0, m, t, g), add_minimum(c1, m, b + x[1], g)
-        c2, c3 = add_minimum(c2, m, b + x[2], g), add_minimum(c3, m, b + x[3], g)
-    return c0, c1, c2, c3
+    The results stay in memory: the products of a group need all registers."""
+    scaled = s * simd.splat_f32x16(scale)
+    c = simd.fma_f32x16(simd.to_f32x16(total), scaled, simd.load_f32x16(out))
+    if more:
+        c = simd.fma_f32x16(m, simd.splat_f32x16(sum_x), c)
+    simd.store_f32x16(out, c)
 
 
 @compiled

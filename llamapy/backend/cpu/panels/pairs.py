@@ -9,16 +9,11 @@ from __future__ import annotations
 
 from llamapy.backend.cpu import activations as act
 from llamapy.backend.cpu import values
-from llamapy.backend.cpu.panels.groups import (
-    ROWS,
-    add_products,
-    no_products,
-    store_products,
-    turn_rows,
-)
+from llamapy.backend.cpu.panels.groups import ROWS, add_group, addresses, clear, turn_rows
 from llamapy.native import compiled, mem, simd
 
 BYTES = 2  # a value in the panel, and an activation
+COLUMNS = 1  # of activations, that lie together
 
 
 @compiled
@@ -42,11 +37,12 @@ def pack(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables):
 
 
 @compiled
-def four_columns(w, panel, scales, minimums, x, tile, k, out):
-    """Sixteen rows times four columns (their rows at x[0] ... x[3]): out[c, 0..15]. `tile` is not
-    looked at."""
-    d, t = act.group_scales(w, x[0], k, 2), act.group_sums(w, x[0], k, 2)
-    c, more = no_products(), values.has_min(w)
+def four_columns(w, panel, scales, minimums, x, size, live, k, out):
+    """Sixteen rows times `live` columns (four, or fewer at the end) from x on, `size` bytes apart:
+    out[c, 0..15]."""
+    x0, x1, x2, x3 = addresses(x, size, 0, live)
+    d, t, more = act.group_scales(w, 0, k, 2), act.group_sums(w, 0, k, 2), values.has_min(w)
+    clear(out)
     for g in range(k // values.group(w)):
         i0, i1, i2, i3 = (
             simd.zeros_i32x16(),
@@ -57,9 +53,12 @@ def four_columns(w, panel, scales, minimums, x, tile, k, out):
         for step in range(values.group(w) // 2):
             place = g * values.group(w) + 2 * step
             u = simd.load_i16x32(panel + 2 * ROWS * place)
-            i0 = simd.pair_step(i0, u, simd.pair_i16x32(x[0] + 2 * place))
-            i1 = simd.pair_step(i1, u, simd.pair_i16x32(x[1] + 2 * place))
-            i2 = simd.pair_step(i2, u, simd.pair_i16x32(x[2] + 2 * place))
-            i3 = simd.pair_step(i3, u, simd.pair_i16x32(x[3] + 2 * place))
-        c = add_products(c, (i0, i1, i2, i3), x, scales, minimums, d, t, g, more)
-    store_products(out, c)
+            i0 = simd.pair_step(i0, u, simd.pair_i16x32(x0 + 2 * place))
+            i1 = simd.pair_step(i1, u, simd.pair_i16x32(x1 + 2 * place))
+            i2 = simd.pair_step(i2, u, simd.pair_i16x32(x2 + 2 * place))
+            i3 = simd.pair_step(i3, u, simd.pair_i16x32(x3 + 2 * place))
+        s, m = simd.load_f32x16(scales + 64 * g), simd.load_f32x16(minimums + 64 * g)
+        add_group(out, i0, s, mem.f32(x0 + d, g), m, mem.f32(x0 + t, g), more)
+        add_group(out + 64, i1, s, mem.f32(x1 + d, g), m, mem.f32(x1 + t, g), more)
+        add_group(out + 128, i2, s, mem.f32(x2 + d, g), m, mem.f32(x2 + t, g), more)
+        add_group(out + 192, i3, s, mem.f32(x3 + d, g), m, mem.f32(x3 + t, g), more)
