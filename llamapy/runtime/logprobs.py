@@ -65,6 +65,7 @@ def logprobs(
             f"the text has {len(ids)} tokens, but the context only {limit}",
             hint="a larger context: -c / n_ctx",
         )
+    options.setdefault("activation_bits", 16)  # a measure is worth its time
     context = Context(model, n_ctx=len(ids), n_outputs_max=STEP, **options)
     found = [Scored(ids[0], _text(model, ids[0]), None)]
     with Rows(2) as rows:

@@ -1,17 +1,18 @@
-"""Activations in 8 bits for four columns of a product at a time, with 8 more bits where 8 are too
-few.
+"""Activations in 8 bits for four columns of a product at a time, the largest channels apart.
 
 A quartet is four rows of k activations, side by side as a panel meets them (fewer at the end: then
 the last one stands in for the others):
 
     int8 [k / 4, 4 rows, 4 values]
     scales float32 [k / 32, 4]; sums of the rounded values float32 [k / 32, 4] and [k / 16, 4]
-    corrections: how many (int32, 64 bytes); which block of 32 each one belongs to (int32); scales
-    float32 [k / 32, 4]; values int8 [k / 32, 8, 4, 4]
+    outliers: how many (int32, 64 bytes); the channel where each begins (int32); scales float32
+    [k / 16, 4]; values int8 [k / 16, 4 rows, 4]
 
-A few channels of a model's activations are far larger than the rest. In their blocks of 32 the
-step of 8 bits is coarse, and most of a row's rounding error comes from there. Such blocks get a
-correction: what rounding lost, rounded to 8 bits again. Products add it as one more block.
+A few channels of a model's activations are far larger than the rest. They make the step of 8 bits
+coarse for their whole block of 32, and most of a row's rounding error comes from there. So in such
+blocks the four neighbours with the largest channel are taken out: they are zero in the block, which
+gets a finer step, and outliers twice: rounded to 8 bits, then what that lost. Products add each as
+one more step of four.
 """
 
 from __future__ import annotations
@@ -27,16 +28,15 @@ from llamapy.graph.tensor import Tensor
 from llamapy.native import compiled, levels, mem, simd
 
 ROWS = 4
-SCRATCH = 64
-# A block is corrected if its rounding error (root mean square, over the quartet) would be more than
-# this part of the average block of its row. That leaves SmolLM2 and Gemma one block in twelve to
-# correct, and a fifth or less of llama.cpp's divergence from float32 (docs/speed.md).
-TOLERANCE = 0.014
+SCRATCH = 64 + 32 + ROWS * 128
+# Four channels are taken out if the block's rounding error (root mean square, over the quartet)
+# would be more than this part of the average block of its row: docs/speed.md.
+TOLERANCE = 0.01
 
 
 def n_bytes(k: int) -> int:
-    """Bytes of a quartet, if every block has a correction."""
-    return act.apart(4 * k + 16 * (k // 32 * 2 + k // 16) + 64 + (4 + 16 + 128) * (k // 32))
+    """Bytes of a quartet, if every block has outliers."""
+    return act.apart(4 * k + 16 * (k // 32 * 2 + k // 16) + 64 + (4 + 16 + 16) * (k // 16))
 
 
 @compiled
@@ -69,31 +69,32 @@ def group_sums(w, quartet, k):
 
 
 @compiled
-def corrections(quartet, k):
+def outliers(quartet, k):
+    """Address of the number of outliers, an int32."""
     return quartet + 4 * k + 16 * (k // 32 * 2 + k // 16)
 
 
 @compiled
-def n_corrections(quartet, k):
-    return mem.i32(corrections(quartet, k), 0)
+def n_outliers(quartet, k):
+    return mem.i32(outliers(quartet, k), 0)
 
 
 @compiled
-def corrected(quartet, k, i):
-    """The number of the block that correction i belongs to."""
-    return mem.i32(corrections(quartet, k) + 64, i)
+def channel(quartet, k, i):
+    """Where outlier i begins."""
+    return mem.i32(outliers(quartet, k) + 64, i)
 
 
 @compiled
-def more_scales(quartet, k, i):
-    """Address of the four scales of correction i."""
-    return corrections(quartet, k) + 64 + 4 * (k // 32) + 16 * i
+def own_scales(quartet, k, i):
+    """Address of the four scales of outlier i."""
+    return outliers(quartet, k) + 64 + 4 * (k // 16) + 16 * i
 
 
 @compiled
-def more_values(quartet, k, i):
-    """Address of the 128 values of correction i."""
-    return corrections(quartet, k) + 64 + (4 + 16) * (k // 32) + 128 * i
+def own_values(quartet, k, i):
+    """Address of the 16 values of outlier i."""
+    return outliers(quartet, k) + 64 + (4 + 16) * (k // 16) + 16 * i
 
 
 @compiled
@@ -116,19 +117,6 @@ def scaled(x, factor):
 
 
 @compiled
-def lost(x, step, fine):
-    """What 32 float32 at x lose by rounding to multiples of `step`, as int8 multiples of
-    `fine`."""
-    s = simd.splat_f32x16(step)
-    inverse = simd.splat_f32x16(np.float32(1) / step if step > 0 else np.float32(0))
-    more = simd.splat_f32x16(np.float32(1) / fine if fine > 0 else np.float32(0))
-    a, b = simd.load_f32x16(x), simd.load_f32x16(x + 64)
-    p = a - s * simd.to_f32x16(simd.nearest_i32x16(a * inverse))
-    q = b - s * simd.to_f32x16(simd.nearest_i32x16(b * inverse))
-    return simd.nearest_i8x32(p * more, q * more)
-
-
-@compiled
 def peak(x, paired):
     """Sixteen lanes, of which the greatest is what 32 float32 at x ask the range to hold."""
     p = act.magnitudes(simd.load_f32x16(x), paired)
@@ -136,67 +124,99 @@ def peak(x, paired):
 
 
 @compiled
-def add_sums(numbers, step, quartet, k, b):
-    """The sums of 128 numbers, times `step`, to those of block b."""
-    first, second = step * simd.totals_f32x4(numbers), step * simd.totals_f32x4(numbers + 64)
-    whole, halves = sums_32(quartet, k) + 16 * b, sums_16(quartet, k) + 32 * b
-    simd.store_f32x4(whole, simd.load_f32x4(whole) + first + second)
-    simd.store_f32x4(halves, simd.load_f32x4(halves) + first)
-    simd.store_f32x4(halves + 16, simd.load_f32x4(halves + 16) + second)
+def round_block(x, paired, quartet, k, b, scratch):
+    """Block b of a quartet from its rows (at x[0] ... x[3]); its four scales. scratch: 16 bytes."""
+    most = simd.greatest_f32x4(
+        peak(x[0], paired), peak(x[1], paired), peak(x[2], paired), peak(x[3], paired)
+    )
+    step, to = most * simd.splat_f32x4(np.float32(1 / 127)), quartet + 128 * b
+    simd.store_f32x4(scales(quartet, k) + 16 * b, step)
+    simd.store_f32x4(scratch, simd.inverse_f32x4(step))
+    simd.mingle_i8x32(
+        scaled(x[0], mem.f32(scratch, 0)),
+        scaled(x[1], mem.f32(scratch, 1)),
+        scaled(x[2], mem.f32(scratch, 2)),
+        scaled(x[3], mem.f32(scratch, 3)),
+        to,
+    )
+    first, second = step * simd.totals_f32x4(to), step * simd.totals_f32x4(to + 64)
+    simd.store_f32x4(sums_32(quartet, k) + 16 * b, first + second)
+    simd.store_f32x4(sums_16(quartet, k) + 32 * b, first)
+    simd.store_f32x4(sums_16(quartet, k) + 32 * b + 16, second)
+    return step
 
 
 @compiled
-def correct(x, quartet, k, b, paired, n):
-    """Correction n, of block b (its rows are at x[0] ... x[3])."""
-    steps, fines, out = (
-        scales(quartet, k) + 16 * b,
-        more_scales(quartet, k, n),
-        more_values(quartet, k, n),
+def worst(x, weights, scratch):
+    """Which of 32 channels counts most in four rows. scratch: 128 bytes."""
+    first, second = simd.zeros_f32x16(), simd.zeros_f32x16()
+    for c in range(ROWS):
+        w, row = simd.splat_f32x16(mem.f32(weights, c)), mem.i64(x, c)
+        a, b = simd.load_f32x16(row), simd.load_f32x16(row + 64)
+        first, second = simd.fma_f32x16(w * a, a, first), simd.fma_f32x16(w * b, b, second)
+    simd.store_f32x16(scratch, first)
+    simd.store_f32x16(scratch + 64, second)
+    found, most = 0, np.float32(-1)
+    for i in range(32):
+        if mem.f32(scratch, i) > most:
+            found, most = i, mem.f32(scratch, i)
+    return found
+
+
+@compiled
+def put_outlier(v, step, at, quartet, k, i):
+    """Sixteen values, four of each row, as outlier i, in steps (one for the four of a row); what
+    they are when rounded."""
+    mem.put_i32(outliers(quartet, k) + 64, i, np.int32(at))
+    simd.store_f32x4(own_scales(quartet, k, i), simd.fourths_f32x4(step))
+    rounded = simd.nearest_i32x16(v * simd.inverse_f32x16(step))
+    simd.store_i8_i32x16(own_values(quartet, k, i), rounded)
+    return step * simd.to_f32x16(rounded)
+
+
+@compiled
+def take_out(x, paired, quartet, k, b, n, weights, scratch):
+    """Outliers n and n + 1, from block b, and the block anew without them. scratch: 32 + 512
+    bytes."""
+    rows, rest = scratch, scratch + 32
+    mem.put_i64(rows, 0, x[0])
+    mem.put_i64(rows, 1, x[1])
+    mem.put_i64(rows, 2, x[2])
+    mem.put_i64(rows, 3, x[3])
+    at = worst(rows, weights, rest) // 4 * 4
+    v = simd.fours_f32x16(x[0] + 4 * at, x[1] + 4 * at, x[2] + 4 * at, x[3] + 4 * at)
+    step = simd.greatest_of_fours_f32x16(act.magnitudes(v, paired)) * simd.splat_f32x16(
+        np.float32(1 / 127)
     )
-    fine = simd.load_f32x4(steps) * simd.splat_f32x4(np.float32(1 / 126 if paired else 1 / 254))
-    simd.store_f32x4(fines, fine)
-    mem.put_i32(corrections(quartet, k) + 64, n, np.int32(b))
-    simd.mingle_i8x32(
-        lost(x[0], mem.f32(steps, 0), mem.f32(fines, 0)),
-        lost(x[1], mem.f32(steps, 1), mem.f32(fines, 1)),
-        lost(x[2], mem.f32(steps, 2), mem.f32(fines, 2)),
-        lost(x[3], mem.f32(steps, 3), mem.f32(fines, 3)),
-        out,
-    )
-    add_sums(out, fine, quartet, k, b)
+    known = put_outlier(v, step, 32 * b + at, quartet, k, n)
+    fine = step * simd.splat_f32x16(np.float32(1 / 126 if paired else 1 / 254))
+    known = known + put_outlier(v - known, fine, 32 * b + at, quartet, k, n + 1)
+    for c in range(ROWS):
+        mem.copy(rest + 128 * c, mem.i64(rows, c), 128)
+        simd.store_f32x4(rest + 128 * c + 4 * at, simd.splat_f32x4(np.float32(0)))
+    round_block((rest, rest + 128, rest + 256, rest + 384), paired, quartet, k, b, rows)
+    total, whole = simd.totals_of_fours_f32x4(known), sums_32(quartet, k) + 16 * b
+    half = sums_16(quartet, k) + 32 * b + 16 * (at // 16)
+    simd.store_f32x4(whole, simd.load_f32x4(whole) + total)
+    simd.store_f32x4(half, simd.load_f32x4(half) + total)
 
 
 @compiled
 def quantize_rows(x, k, paired, quartet, scratch):
     """Four rows of k float32, at x[0] ... x[3]. paired: as for `activations.magnitudes`. scratch:
     SCRATCH bytes."""
-    weights, inverses, n = scratch, scratch + 16, 0
+    weights, more, n = scratch, scratch + 64, 0
     mem.put_f32(weights, 0, weight(x[0], k))
     mem.put_f32(weights, 1, weight(x[1], k))
     mem.put_f32(weights, 2, weight(x[2], k))
     mem.put_f32(weights, 3, weight(x[3], k))
-    for i in range(k // 32 + k // 16):
-        simd.store_f32x4(sums_32(quartet, k) + 16 * i, simd.splat_f32x4(np.float32(0)))
     for b in range(k // 32):
-        y0, y1, y2, y3 = x[0] + 128 * b, x[1] + 128 * b, x[2] + 128 * b, x[3] + 128 * b
-        most = simd.greatest_f32x4(
-            peak(y0, paired), peak(y1, paired), peak(y2, paired), peak(y3, paired)
-        )
-        step = most * simd.splat_f32x4(np.float32(1 / 127))
-        simd.store_f32x4(scales(quartet, k) + 16 * b, step)
-        simd.store_f32x4(inverses, simd.inverse_f32x4(step))
-        simd.mingle_i8x32(
-            scaled(y0, mem.f32(inverses, 0)),
-            scaled(y1, mem.f32(inverses, 1)),
-            scaled(y2, mem.f32(inverses, 2)),
-            scaled(y3, mem.f32(inverses, 3)),
-            quartet + 128 * b,
-        )
-        add_sums(quartet + 128 * b, step, quartet, k, b)
+        y = x[0] + 128 * b, x[1] + 128 * b, x[2] + 128 * b, x[3] + 128 * b
+        step = round_block(y, paired, quartet, k, b, more)
         if simd.total_f32x4(step * step * simd.load_f32x4(weights)) > np.float32(ROWS):
-            correct((y0, y1, y2, y3), quartet, k, b, paired, n)
-            n += 1
-    mem.put_i32(corrections(quartet, k), 0, np.int32(n))
+            take_out(y, paired, quartet, k, b, n, weights, more)
+            n += 2
+    mem.put_i32(outliers(quartet, k), 0, np.int32(n))
 
 
 @kernel

@@ -102,4 +102,6 @@ def _quads(name, n_steps, wide=False):
 
 
 quads_1, quads_2, quads_4, quads_8 = (_quads(f"quads_{n}", n) for n in (1, 2, 4, 8))
-wide_quads_4, wide_quads_8 = (_quads(f"wide_quads_{n}", n, wide=True) for n in (4, 8))
+wide_quads_1, wide_quads_4, wide_quads_8 = (
+    _quads(f"wide_quads_{n}", n, wide=True) for n in (1, 4, 8)
+)

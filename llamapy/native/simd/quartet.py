@@ -18,6 +18,7 @@ from llamapy.native.simd.vectors import (
     f32x16,
     i8x32,
     lanes,
+    named,
     operation,
 )
 
@@ -46,11 +47,49 @@ def greatest_f32x4(b, *rows):
     return fold_once(b, x, most)
 
 
-@operation(f32x4, f32x4)
-def inverse_f32x4(b, x):
-    """1 / x, and 0 for 0 and less."""
-    zero = const(f32x4, 0.0)
-    return b.select(b.fcmp_ordered(">", x, zero), b.fdiv(const(f32x4, 1.0), x), zero)
+def _inverse(kind):
+    def body(b, x):
+        zero = const(kind, 0.0)
+        return b.select(b.fcmp_ordered(">", x, zero), b.fdiv(const(kind, 1.0), x), zero)
+
+    return operation(kind, kind)(named(f"inverse_{kind.name}", body))
+
+
+# 1 / x, and 0 for 0 and less.
+inverse_f32x4, inverse_f32x16 = _inverse(f32x4), _inverse(f32x16)
+
+
+@operation(f32x16, ADDRESS, ADDRESS, ADDRESS, ADDRESS)
+def fours_f32x16(b, *rows):
+    """Four float32 of each row."""
+    x = [b.load(at(b, row, f32x4), align=1, typ=f32x4.ir) for row in rows]
+    low, high = (b.shuffle_vector(*x[i : i + 2], lanes(range(8))) for i in (0, 2))
+    return b.shuffle_vector(low, high, lanes(range(16)))
+
+
+def _swapped(b, x, bit):
+    return b.shuffle_vector(x, x, lanes([i ^ bit for i in range(16)]))
+
+
+@operation(f32x16, f32x16)
+def greatest_of_fours_f32x16(b, x):
+    """In each lane the greatest of the four lanes of its row."""
+    x = larger(b, x, _swapped(b, x, 1))
+    return larger(b, x, _swapped(b, x, 2))
+
+
+@operation(f32x4, f32x16)
+def fourths_f32x4(b, x):
+    """The first lane of each row."""
+    return b.shuffle_vector(x, x, lanes(range(0, 16, ROWS)))
+
+
+@operation(f32x4, f32x16)
+def totals_of_fours_f32x4(b, x):
+    """The sum of the four lanes of each row."""
+    x = b.fadd(x, _swapped(b, x, 1))
+    x = b.fadd(x, _swapped(b, x, 2))
+    return b.shuffle_vector(x, x, lanes(range(0, 16, ROWS)))
 
 
 def _packed(b, x):

@@ -91,6 +91,12 @@ def pack(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables):
 
 
 @compiled
+def one_quad(w, panel, x):
+    """The integer products of one step."""
+    return simd.wide_quads_1(panel, x) if values.is_wide(w) else simd.quads_1(panel, x)
+
+
+@compiled
 def sums_of_group(w, panel, x):
     """The integer products of a group, sixteen rows times four columns."""
     i0, i1, i2, i3 = quads(w, panel, x)
@@ -118,10 +124,8 @@ def four_columns(w, panel, scales, minimums, x, size, live, k, out):
         totals = sums_of_group(w, panel + ROWS * n * g, x + 4 * n * g)
         s, m = simd.load_f32x16(scales + 64 * g), simd.load_f32x16(minimums + 64 * g)
         add_columns(out, totals, s, d + 16 * (n * g // 32), m, t + 16 * g, values.has_offset(w))
-    for i in range(quartets.n_corrections(x, k)):
-        y, d = quartets.more_values(x, k, i), quartets.more_scales(x, k, i)
-        first = quartets.corrected(x, k, i) * (32 // n)
-        for g in range(first, first + 32 // n):
-            totals = sums_of_group(w, panel + ROWS * n * g, y + 4 * n * (g - first))
-            s = simd.load_f32x16(scales + 64 * g)
-            add_columns(out, totals, s, d, s, t, False)
+    for i in range(quartets.n_outliers(x, k)):
+        at, d = quartets.channel(x, k, i), quartets.own_scales(x, k, i)
+        totals = one_quad(w, panel + ROWS * at, quartets.own_values(x, k, i))
+        s = simd.load_f32x16(scales + 64 * (at // n))
+        add_columns(out, totals, s, d, s, t, False)
