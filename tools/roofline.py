@@ -1,10 +1,11 @@
 """How near a model's speed comes to what this machine allows: `roofline.py MODEL.gguf ...`.
 
 Measured on the machine, in machine code of our own: bytes a second that the threads read together,
-and multiplications a second, of float32, 16-bit and 8-bit numbers (what prefill runs on without
-AMX: by type of the weights). Decode cannot be faster than reading every weight once a token,
-prefill not faster than the products of a token, each at the peak of its kind. Medians of rounds
-in turns with the model's own runs: neighbours slow down both.
+and multiplications a second, of float32 and 16-bit numbers, of weights that need a whole byte with
+bytes, and of smaller ones (what prefill runs on without AMX: by type of the weights). Decode cannot
+be faster than reading every weight once a token, prefill not faster than the products of a token,
+each at the peak of its kind. Medians of rounds in turns with the model's own runs: neighbours slow
+down both.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ import fetch_models
 import numpy as np
 
 from llamapy.backend.cpu import values
+from llamapy.backend.cpu.kernels import mul_mat_panel
+from llamapy.backend.cpu.step import Machine
+from llamapy.core import settings
 from llamapy.gguf.reader import GGUFFile
 from llamapy.native import compiled, simd
 from llamapy.quants import codec
 
 BYTES = 1 << 28  # read by all threads together
 STEPS = 4_000_000
-UNITS = ("float32", "16-bit", "8-bit")
+UNITS = ("float32", "16-bit", "whole bytes", "8-bit")
 
 
 @compiled
@@ -75,8 +79,18 @@ def quads(address, n):  # type: ignore[no-untyped-def]
     a = simd.zeros_i32x16()
     b, c, d = a, a, a
     for i in range(n):
-        x = address + 1024 + 128 * (i & 15)
-        found = simd.quads_8(address, x)
+        found = simd.quads_8(address, address + 1024 + 128 * (i & 15))
+        a, b, c, d = a + found[0], b + found[1], c + found[2], d + found[3]
+    return simd.total_i32x16(a + b + c + d)
+
+
+@compiled
+def wide_quads(address, n):  # type: ignore[no-untyped-def]
+    """As `quads`, for weights of whole bytes."""
+    a = simd.zeros_i32x16()
+    b, c, d = a, a, a
+    for i in range(n):
+        found = simd.wide_quads_8(address, address + 1024 + 128 * (i & 15))
         a, b, c, d = a + found[0], b + found[1], c + found[2], d + found[3]
     return simd.total_i32x16(a + b + c + d)
 
@@ -118,7 +132,9 @@ def unit(kind: type[codec.Codec]) -> str:
     """What multiplies weights of this type in prefill."""
     if kind.n_values == 1:
         return "float32"
-    return "16-bit" if values.spans_more_than_seven_bits(kind) else "8-bit"
+    if mul_mat_panel.form_for(kind, Machine(activation_bits=settings.activation_bits())) == "x16":
+        return "16-bit"
+    return "whole bytes" if values.spans_more_than_seven_bits(kind) else "8-bit"
 
 
 def _count(value: object) -> int:
@@ -140,11 +156,17 @@ def together(n_threads: int, part: Callable[[int], Any]) -> float:
 def peaks(n_threads: int, data: np.ndarray[Any, Any]) -> dict[str, float]:
     """Bytes, and products, a second."""
     size, at = BYTES // n_threads // 128 * 128, data.ctypes.data
+
+    def rate(products: int, kernel: Callable[[int, int], Any], times: int) -> float:
+        seconds = together(n_threads, lambda i: kernel(at, times))
+        return products * times * n_threads / seconds
+
     return {
         "read": BYTES / together(n_threads, lambda i: read(at + i * size, size)),
-        "float32": 96 * STEPS * n_threads / together(n_threads, lambda i: fma(at, STEPS)),
-        "16-bit": 128 * STEPS * n_threads / together(n_threads, lambda i: pairs(at, STEPS)),
-        "8-bit": 256 * STEPS * n_threads / together(n_threads, lambda i: quads(at, STEPS // 8)),
+        "float32": rate(96, fma, STEPS),
+        "16-bit": rate(128, pairs, STEPS),
+        "whole bytes": rate(2048, wide_quads, STEPS // 8),
+        "8-bit": rate(2048, quads, STEPS // 8),
     }
 
 

@@ -179,6 +179,10 @@ def channels() -> Iterator[Case]:
         for m in (9, 42):
             large = f32(k, m, 2, fill="channels", high=30.0)
             yield Case("mul_mat", (Src(kind, (k, 21), weight=True), large), nmse=nmse)
+        # Neighbours all at the end of the range: sums of their products are as large as they get.
+        full = f32(k, 9, fill="uniform", low=0.9, high=1.0)
+        nmse = PRODUCT.get(kind, QUANTIZED)
+        yield Case("mul_mat", (Src(kind, (k, 21), weight=True), full), nmse=nmse)
 
 
 def _experts(kind: str, nmse: float) -> Iterator[Case]:
