@@ -94,55 +94,35 @@ def flat_row(x, step, k, scratch):
 
 
 @compiled
-def magnitudes(v, paired):
-    """Of sixteen values, what must fit the range of the integers: paired, also the sums of
-    neighbours (2 i and 2 i + 1)."""
-    if paired:
-        return simd.max_f32x16(simd.abs_f32x16(v), simd.abs_f32x16(simd.pair_sums_f32x16(v)))
-    return simd.abs_f32x16(v)
-
-
-@compiled
-def round_block(a, b, out, size, paired):
-    """Twice sixteen values -> integers of `size` 1 or 2 bytes at out; their scale, and the sums of
-    both sixteen when rounded."""
+def quantize_row(x, row, k, size):
+    """k float32 (a multiple of 32) at `x` -> a row with integers of `size` 1 or 2 bytes."""
     top = np.float32(127) if size == 1 else np.float32(32767)
-    greatest = simd.greatest_f32x16(simd.max_f32x16(magnitudes(a, paired), magnitudes(b, paired)))
-    scale = greatest / top
-    inverse = simd.splat_f32x16(top / greatest if greatest > 0 else np.float32(0))
-    p, q = simd.nearest_i32x16(a * inverse), simd.nearest_i32x16(b * inverse)
-    if size == 1:
-        simd.store_i8_i32x16(out, p)
-        simd.store_i8_i32x16(out + 16, q)
-    else:
-        simd.store_i16_i32x16(out, p)
-        simd.store_i16_i32x16(out + 32, q)
-    first, second = np.float32(simd.total_i32x16(p)), np.float32(simd.total_i32x16(q))
-    return scale, scale * first, scale * second
-
-
-@compiled
-def put_block(row, k, size, i, scale, first, second):
-    """Scale and sums of block i of a row."""
-    mem.put_f32(scales_32(row, k, size), i, scale)
-    mem.put_f32(sums_32(row, k, size), i, first + second)
-    mem.put_f32(pairs_32(row, k, size), 2 * i, scale)
-    mem.put_f32(pairs_32(row, k, size), 2 * i + 1, first + second)
-    mem.put_f32(scales_16(row, k, size), 2 * i, scale)
-    mem.put_f32(scales_16(row, k, size), 2 * i + 1, scale)
-    mem.put_f32(sums_16(row, k, size), 2 * i, first)
-    mem.put_f32(sums_16(row, k, size), 2 * i + 1, second)
-
-
-@compiled
-def quantize_row(x, row, k, size, paired):
-    """k float32 (a multiple of 32) at `x` -> a row with integers of `size` 1 or 2 bytes; paired
-    (of 1 byte): neighbours, too, fit (`levels.PAIR_LIMIT`: 127, and a half for rounding each)."""
+    d32, s32 = scales_32(row, k, size), sums_32(row, k, size)
+    d16, s16 = scales_16(row, k, size), sums_16(row, k, size)
+    pairs = pairs_32(row, k, size)
     for i in range(k // 32):
         a, b = simd.load_f32x16(x + 128 * i), simd.load_f32x16(x + 128 * i + 64)
-        scale, first, second = round_block(a, b, row + 32 * size * i, size, paired)
-        put_block(row, k, size, i, scale, first, second)
-    simd.store_f32x16(sums_16(row, k, size) + 4 * (k // 16), simd.zeros_f32x16())
+        greatest = simd.greatest_f32x16(simd.max_f32x16(simd.abs_f32x16(a), simd.abs_f32x16(b)))
+        scale = greatest / top
+        inverse = simd.splat_f32x16(top / greatest if greatest > 0 else np.float32(0))
+        p, q = simd.nearest_i32x16(a * inverse), simd.nearest_i32x16(b * inverse)
+        if size == 1:
+            simd.store_i8_i32x16(row + 32 * i, p)
+            simd.store_i8_i32x16(row + 32 * i + 16, q)
+        else:
+            simd.store_i16_i32x16(row + 64 * i, p)
+            simd.store_i16_i32x16(row + 64 * i + 32, q)
+        first = scale * np.float32(simd.total_i32x16(p))
+        second = scale * np.float32(simd.total_i32x16(q))
+        mem.put_f32(d32, i, scale)
+        mem.put_f32(s32, i, first + second)
+        mem.put_f32(pairs, 2 * i, scale)
+        mem.put_f32(pairs, 2 * i + 1, first + second)
+        mem.put_f32(d16, 2 * i, scale)
+        mem.put_f32(d16, 2 * i + 1, scale)
+        mem.put_f32(s16, 2 * i, first)
+        mem.put_f32(s16, 2 * i + 1, second)
+    simd.store_f32x16(s16 + 4 * (k // 16), simd.zeros_f32x16())
 
 
 @kernel
@@ -154,9 +134,9 @@ def quantize(node, ith, nth, sync, a, b):
         x, row = rec.row_address(node, 1, r), rec.shared(node) + r * row_size
         x = flat_row(x, rec.nb(node, 1, 0), k, rec.private(node, ith))
         if size == 1:
-            quantize_row(x, row, k, 1, False)
+            quantize_row(x, row, k, 1)
         else:
-            quantize_row(x, row, k, 2, False)
+            quantize_row(x, row, k, 2)
 
 
 def quantize_step(x: Tensor, size: int) -> Step:

@@ -110,6 +110,16 @@ def weight(x, k):
 
 
 @compiled
+def magnitudes(v, paired):
+    """Of sixteen values, what must fit the range of the integers: paired, also the sums of
+    neighbours (2 i and 2 i + 1). So these add up to `levels.PAIR_LIMIT` at most when rounded: 127,
+    and a half for each."""
+    if paired:
+        return simd.max_f32x16(simd.abs_f32x16(v), simd.abs_f32x16(simd.pair_sums_f32x16(v)))
+    return simd.abs_f32x16(v)
+
+
+@compiled
 def scaled(x, factor):
     """32 float32 at x, times a factor, as int8."""
     f = simd.splat_f32x16(factor)
@@ -119,8 +129,8 @@ def scaled(x, factor):
 @compiled
 def peak(x, paired):
     """Sixteen lanes, of which the greatest is what 32 float32 at x ask the range to hold."""
-    p = act.magnitudes(simd.load_f32x16(x), paired)
-    return simd.max_f32x16(p, act.magnitudes(simd.load_f32x16(x + 64), paired))
+    p = magnitudes(simd.load_f32x16(x), paired)
+    return simd.max_f32x16(p, magnitudes(simd.load_f32x16(x + 64), paired))
 
 
 @compiled
@@ -185,9 +195,8 @@ def take_out(x, paired, quartet, k, b, n, weights, scratch):
     mem.put_i64(rows, 3, x[3])
     at = worst(rows, weights, rest) // 4 * 4
     v = simd.fours_f32x16(x[0] + 4 * at, x[1] + 4 * at, x[2] + 4 * at, x[3] + 4 * at)
-    step = simd.greatest_of_fours_f32x16(act.magnitudes(v, paired)) * simd.splat_f32x16(
-        np.float32(1 / 127)
-    )
+    most = simd.greatest_of_fours_f32x16(magnitudes(v, paired))
+    step = most * simd.splat_f32x16(np.float32(1 / 127))
     known = put_outlier(v, step, 32 * b + at, quartet, k, n)
     fine = step * simd.splat_f32x16(np.float32(1 / 126 if paired else 1 / 254))
     known = known + put_outlier(v - known, fine, 32 * b + at, quartet, k, n + 1)
@@ -203,7 +212,7 @@ def take_out(x, paired, quartet, k, b, n, weights, scratch):
 
 @compiled
 def quantize_rows(x, k, paired, quartet, scratch):
-    """Four rows of k float32, at x[0] ... x[3]. paired: as for `activations.magnitudes`. scratch:
+    """Four rows of k float32, at x[0] ... x[3]. paired: as for `magnitudes`. scratch:
     SCRATCH bytes."""
     weights, more, n = scratch, scratch + 64, 0
     mem.put_f32(weights, 0, weight(x[0], k))
