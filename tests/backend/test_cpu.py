@@ -133,9 +133,9 @@ def test_activations_have_as_many_bits_as_are_asked_for(monkeypatch: pytest.Monk
             cpu.close()
 
     monkeypatch.delenv("LLAMAPY_ACTIVATIONS", raising=False)
-    assert first_step() == first_step(8) == "quantize_tiles" and first_step(16) == "quantize"
+    assert first_step() == first_step(8) == "quantize_quartets" and first_step(16) == "quantize"
     monkeypatch.setenv("LLAMAPY_ACTIVATIONS", "16")
-    assert first_step() == "quantize" and first_step(8) == "quantize_tiles"
+    assert first_step() == "quantize" and first_step(8) == "quantize_quartets"
     monkeypatch.setenv("LLAMAPY_ACTIVATIONS", "12")
     with pytest.raises(UsageError, match="'12', neither 8 nor 16"):
         first_step()
