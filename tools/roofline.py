@@ -74,23 +74,14 @@ def pairs(address, n):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def quads(address, n):  # type: ignore[no-untyped-def]
-    """2048 products a step: a group of 32 of a panel times four columns, from first-level cache."""
+def quads(address, n, wide):  # type: ignore[no-untyped-def]
+    """2048 products a step: a group of 32 of a panel times four columns, from first-level cache.
+    wide: for weights of whole bytes."""
     a = simd.zeros_i32x16()
     b, c, d = a, a, a
     for i in range(n):
-        found = simd.quads_8(address, address + 1024 + 128 * (i & 15))
-        a, b, c, d = a + found[0], b + found[1], c + found[2], d + found[3]
-    return simd.total_i32x16(a + b + c + d)
-
-
-@compiled
-def wide_quads(address, n):  # type: ignore[no-untyped-def]
-    """As `quads`, for weights of whole bytes."""
-    a = simd.zeros_i32x16()
-    b, c, d = a, a, a
-    for i in range(n):
-        found = simd.wide_quads_8(address, address + 1024 + 128 * (i & 15))
+        x = address + 1024 + 128 * (i & 15)
+        found = simd.wide_quads_8(address, x) if wide else simd.quads_8(address, x)
         a, b, c, d = a + found[0], b + found[1], c + found[2], d + found[3]
     return simd.total_i32x16(a + b + c + d)
 
@@ -157,16 +148,16 @@ def peaks(n_threads: int, data: np.ndarray[Any, Any]) -> dict[str, float]:
     """Bytes, and products, a second."""
     size, at = BYTES // n_threads // 128 * 128, data.ctypes.data
 
-    def rate(products: int, kernel: Callable[[int, int], Any], times: int) -> float:
-        seconds = together(n_threads, lambda i: kernel(at, times))
+    def rate(products: int, kernel: Callable[..., Any], times: int, *more: bool) -> float:
+        seconds = together(n_threads, lambda i: kernel(at, times, *more))
         return products * times * n_threads / seconds
 
     return {
         "read": BYTES / together(n_threads, lambda i: read(at + i * size, size)),
         "float32": rate(96, fma, STEPS),
         "16-bit": rate(128, pairs, STEPS),
-        "whole bytes": rate(2048, wide_quads, STEPS // 8),
-        "8-bit": rate(2048, quads, STEPS // 8),
+        "whole bytes": rate(2048, quads, STEPS // 8, True),
+        "8-bit": rate(2048, quads, STEPS // 8, False),
     }
 
 

@@ -2,8 +2,8 @@
 
 A row of k values: k integers; then a scale for each 32 and the sum of the real values for each 32;
 then the same for each 16 (the scale repeated), so that weights with groups of 16 or of 32 find what
-they need side by side; then, for each 32, scale and sum as a pair. Integers are int8 ("x8") or
-int16 ("x16", for weights whose own numbers need 8 bits: finer, and never saturating).
+they need side by side; then, for each 32, scale and sum as a pair. Integers are int8 (for
+products with few columns; those with many: `quartets`) or int16 (finer, and never saturating).
 """
 
 from __future__ import annotations

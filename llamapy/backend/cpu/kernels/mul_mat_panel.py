@@ -3,8 +3,7 @@ every column.
 
 A chunk is up to six panels: while they stay in first- or second-level cache all columns stream
 past, four at a time.
-The form of the panels is phantom b: "x8" (activations rounded to 8 bits, and corrected where
-that is too coarse) or "x16"
+The form of the panels is phantom b: "x8" (activations rounded to 8 bits, outliers apart) or "x16"
 (to 16 bits: where exact results are asked for, and for weights of whole bytes if the processor
 cannot multiply such).
 """
