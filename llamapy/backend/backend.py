@@ -109,7 +109,7 @@ class Backend(ABC):
 
     def set_tensor(self, tensor: Tensor, data: np.ndarray[Any, Any]) -> None:
         """Copy contiguous bytes of the right size into `tensor`."""
-        view(tensor)[...] = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
+        view(tensor)[...] = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
 
     def get_tensor(self, tensor: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """The bytes of a contiguous tensor, copied."""

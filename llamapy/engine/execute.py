@@ -56,6 +56,7 @@ class Execution:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.programs = [split.backend.compile(split.nodes) for split in plan.splits]
+        self._inputs: dict[int, Array] = {}  # {id(tensor): its numbers}, of those in host memory
         self._experts: dict[int, Tensor | None] = {}
         for split in plan.splits:
             copy, ids = _chosen_experts(split, plan)
@@ -77,9 +78,18 @@ class Execution:
 
     def set(self, tensor: Tensor, values: Array) -> None:
         """Fill an input. values: as many elements as the tensor has, of its own number type."""
-        data = np.ascontiguousarray(values, tensor.kind.block)
-        assert data.size == tensor.n_elements, (tensor, data.shape)
-        self.plan.backend(tensor).set_tensor(tensor, data)
+        values = np.asarray(values)
+        assert values.size == tensor.n_elements, (tensor, values.shape)
+        there = self._inputs.get(id(tensor))
+        if there is None:
+            assert tensor.buffer is not None
+            if not tensor.buffer.kind.host:
+                data = np.ascontiguousarray(values, tensor.kind.block)
+                return self.plan.backend(tensor).set_tensor(tensor, data)
+            there = view(tensor).view(tensor.kind.block)
+            self._inputs[id(tensor)] = there
+        there[...] = values.reshape(-1)
+        return None
 
     def get(self, tensor: Tensor) -> Array:
         """A copy of a contiguous tensor of plain numbers, shape ne[::-1], of its own number

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -60,12 +61,15 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.pos)
 
-    @property
+    @cached_property
     def n_outputs(self) -> int:
         return int(np.count_nonzero(self.wanted))
 
     def parts(self, n_ubatch: int) -> Iterator[Tokens]:
         """Consecutive parts of at most n_ubatch tokens."""
+        if len(self) <= n_ubatch:
+            yield self
+            return
         for start in range(0, len(self), n_ubatch):
             at = slice(start, start + n_ubatch)
             yield Tokens(
@@ -80,6 +84,9 @@ class Tokens:
 
 def check(batch: Batch, memory: Positions, *, n_vocab: int, n_embd: int, n_seq_max: int) -> Tokens:
     """The batch as arrays. BatchError says which token is wrong and how."""
+    following = _one_more(batch, memory, n_vocab, n_seq_max)
+    if following is not None:
+        return following
     ids = _ids(batch, n_vocab)
     embeddings = _embeddings(batch, n_embd)
     if (ids is None) == (embeddings is None):
@@ -98,6 +105,33 @@ def check(batch: Batch, memory: Positions, *, n_vocab: int, n_embd: int, n_seq_m
         _check_order(pos, seqs, last)
         first = seqs.argmax(axis=1)
     return Tokens(ids, embeddings, pos, seqs, first, _wanted(batch.outputs, n, first))
+
+
+def _one_more(batch: Batch, memory: Positions, n_vocab: int, n_seq_max: int) -> Tokens | None:
+    """A valid batch of one token that a text goes on with: nearly all are, and half a millisecond
+    of arrays is much beside one token of a small model. None for any other."""
+    tokens, seq = batch.tokens, batch.sequences
+    if not isinstance(tokens, list) or len(tokens) != 1 or type(tokens[0]) is not int:
+        return None
+    if batch.positions is not None or batch.embeddings is not None or type(seq) is not int:
+        return None
+    if not isinstance(batch.outputs, str) or batch.outputs not in ("last", "all"):
+        return None
+    if not (0 <= tokens[0] < n_vocab and 0 <= seq < n_seq_max):
+        return None
+    pos = np.array([memory.pos_max(seq) + 1], np.int32)
+    return Tokens(np.array(tokens, np.int32), None, pos, *_one_of(seq, n_seq_max))
+
+
+@lru_cache
+def _one_of(seq: int, n_seq_max: int) -> tuple[Bools, np.ndarray[Any, np.dtype[np.int64]], Bools]:
+    """`seqs`, `seq` and `wanted` of one token in one sequence. Nobody writes to these."""
+    seqs = np.zeros((1, n_seq_max), np.bool_)
+    seqs[0, seq] = True
+    found = seqs, np.array([seq], np.int64), np.ones(1, np.bool_)
+    for array in found:
+        array.setflags(write=False)
+    return found
 
 
 def _ids(batch: Batch, n_vocab: int) -> Ints | None:

@@ -40,8 +40,8 @@ class Compiled:
 
     inputs: dict[str, Tensor]
     execution: Execution
-    logits: Tensor | None = None
-    hidden: Tensor | None = None
+    logits: Callable[[], Floats] | None = None
+    hidden: Callable[[], Floats] | None = None
     kept: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -121,9 +121,8 @@ class Context:
         self.compiling = False  # whether kernels are being compiled, which hears no abort
         self.n_reused = 0  # how often a compiled graph was used again
         self.compile_seconds = 0.0  # spent on making graphs and compiling them
-        self._n_outputs = 0
-        self._results = np.empty((0, traced.output.ne[0]), np.float32)
-        self._hidden = np.empty((0, model.params.n_embd), np.float32)
+        self._logits = self._kept_logits = np.empty((0, traced.output.ne[0]), np.float32)
+        self._hidden = self._kept_hidden = np.empty((0, model.params.n_embd), np.float32)
         self._reserve(worst)
 
     def _make_memory(self, layers: Sequence[Layer], kinds: tuple[str, str]) -> Memory:
@@ -217,8 +216,10 @@ class Context:
         execution = self.engine.prepare(g.graph)
         made = Compiled(_used(g), execution, kept=g.kept)
         if part.n_outputs:
-            made.logits = logits
-            made.hidden = g.taps.get("result_norm", logits) if self.keep_hidden else None
+            made.logits = _reader(execution, logits, part.n_outputs)
+            if self.keep_hidden:
+                hidden = g.taps.get("result_norm", logits)
+                made.hidden = _reader(execution, hidden, part.n_outputs)
         self._compiled[key] = made
         if len(self._compiled) > KEPT:
             self._compiled.popitem(last=False)
@@ -257,21 +258,24 @@ class Context:
                 f"{len(tokens)} tokens do not fit: of the context's {self.n_ctx} positions "
                 f"{used} are taken"
             )
-        self._make_room(tokens.n_outputs)
-        saved, done, row = self.memory.save(), [], 0
+        saved, done = self.memory.save(), []
         self._busy = True
         try:
+            if len(parts) > 1:
+                self._make_room(tokens.n_outputs)
             for part, slot in zip(parts, slots):
                 done.append(slot)
                 self.memory.put(part, slot)
-                self._run(part, slot, row)
-                row += part.n_outputs
+                compiled = self._run(part, slot)
+                if len(parts) > 1:
+                    self._keep(compiled)
+                else:
+                    self._logits, self._hidden = self._results(compiled)
         except BaseException:
             self.memory.restore(saved, done)
             raise
         finally:
             self._busy = self._stop = False
-        self._n_outputs = row
         return self.logits.copy() if copy else self.logits
 
     def _check(self, batch: Batch) -> Tokens:
@@ -284,7 +288,7 @@ class Context:
             raise BatchError(f"a batch of {len(tokens)} tokens; at most {most} fit")
         return tokens
 
-    def _run(self, part: Tokens, slot: Any, row: int) -> None:
+    def _run(self, part: Tokens, slot: Any) -> Compiled:
         sizes = self.memory.sizes()
         compiled = self._compile(part, sizes)
         values: dict[str, Any] = self.memory.values(part, slot, sizes) | {"positions": part.pos}
@@ -301,22 +305,33 @@ class Context:
         compiled.execution.run()
         if self.observer is not None:
             self.observer.see(part, lambda name: compiled.execution.get(compiled.kept[name]))
-        if compiled.logits is not None:
-            n = part.n_outputs
-            _read(compiled, compiled.logits, self._results[row : row + n])
-            if compiled.hidden is not None:
-                _read(compiled, compiled.hidden, self._hidden[row : row + n])
+        return compiled
+
+    def _results(self, compiled: Compiled) -> tuple[Floats, Floats]:
+        """Logits and hidden states of one part."""
+        logits = compiled.logits() if compiled.logits is not None else self._kept_logits[:0]
+        hidden = compiled.hidden() if compiled.hidden is not None else self._kept_hidden[:0]
+        return logits, hidden
 
     def _make_room(self, n_outputs: int) -> None:
-        if n_outputs > len(self._results):
-            self._results = np.empty((n_outputs, self._results.shape[1]), np.float32)
+        """For the results of a batch in several parts: the next part writes over those of one."""
+        if n_outputs > len(self._kept_logits):
+            self._kept_logits = np.empty((n_outputs, self._logits.shape[1]), np.float32)
             kept = n_outputs if self.keep_hidden else 0
-            self._hidden = np.empty((kept, self._hidden.shape[1]), np.float32)
+            self._kept_hidden = np.empty((kept, self._hidden.shape[1]), np.float32)
+        self._logits, self._hidden = self._kept_logits[:0], self._kept_hidden[:0]
+
+    def _keep(self, compiled: Compiled) -> None:
+        """Results of one part more."""
+        logits, hidden = self._results(compiled)
+        start, end = len(self._logits), len(self._logits) + len(logits)
+        self._kept_logits[start:end], self._kept_hidden[start:end] = logits, hidden
+        self._logits, self._hidden = self._kept_logits[:end], self._kept_hidden[:end]
 
     @property
     def logits(self) -> Floats:
         """The last decode's logits, float32 [n_outputs, n_vocab]; a view until the next."""
-        return self._results[: self._n_outputs]
+        return self._logits
 
     @property
     def embeddings(self) -> Floats:
@@ -324,7 +339,7 @@ class Context:
         n_embd]."""
         if not self.keep_hidden:
             raise UsageError("the context was made without embeddings=True")
-        return self._hidden[: self._n_outputs]
+        return self._hidden
 
     def close(self) -> None:
         """End the backends' threads. Happens by itself when the context is no longer used."""
@@ -356,10 +371,15 @@ class Context:
     def settle(self) -> None:
         """Turn the keys of cells whose positions have been moved since they were stored."""
         for kv in self.memory.caches():
+            if not kv.cells.moved:
+                continue
+            # What turns them runs in the memory where the results of the last decode may lie.
+            self._logits, self._hidden = self._logits.copy(), self._hidden.copy()
             moved = np.flatnonzero(kv.cells.delta)
             for start in range(0, len(moved), self.n_ubatch):
                 self._turn(kv, moved[start : start + self.n_ubatch])
             kv.cells.delta[moved] = 0
+            kv.cells.moved = False
 
     def _turn(self, kv: KV, cells: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         g = Builder()
@@ -383,11 +403,13 @@ def _used(g: Builder) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in g.inputs.items() if id(tensor) in leafs}
 
 
-def _read(compiled: Compiled, tensor: Tensor, into: Floats) -> None:
+def _reader(execution: Execution, tensor: Tensor, n: int) -> Callable[[], Floats]:
+    """Gives a result, float32 [n, ...], where it lies if that is memory of this process."""
+    assert tensor.buffer is not None
     if tensor.buffer.kind.host:
-        into[...] = view(tensor).view(np.float32).reshape(into.shape)
-    else:
-        into[...] = compiled.execution.get(tensor).reshape(into.shape)
+        there = view(tensor).view(np.float32).reshape(n, -1)
+        return lambda: there
+    return lambda: execution.get(tensor).reshape(n, -1)
 
 
 def _positive(**numbers: int) -> None:

@@ -104,14 +104,19 @@ def _physical_cores(allowed: set[int], topology: Path) -> int:
 
 class Pool:
     """`n` threads that sleep between jobs. `run(job)` calls job(ith) on each and returns when all
-    are done."""
+    are done.
+
+    A lock for each thread to wait for work, and one to say that it is done: a decode of a small
+    model is a few milliseconds, so waking must cost as little as Python can.
+    """
 
     def __init__(self, n: int) -> None:
         self.n = n
         self._job: Callable[[int], object] | None = None
         self._error: BaseException | None = None
-        self._wake = [threading.Semaphore(0) for _ in range(n)]
-        self._done = threading.Semaphore(0)
+        self._wake = [_closed() for _ in range(n)]
+        self._done = [_closed() for _ in range(n)]
+        self._ended = [True] * n
         self._threads = [
             threading.Thread(target=self._work, args=(i,), name=f"llamapy-{i}", daemon=True)
             for i in range(n)
@@ -122,21 +127,31 @@ class Pool:
     def run(self, job: Callable[[int], object], stop: Callable[[], None]) -> None:
         """Run and wait. On Ctrl-C call `stop` (which makes the jobs end soon), wait for them,
         raise KeyboardInterrupt."""
+        self._wait(stop)  # for a job that a second Ctrl-C left behind
         self._job, self._error = job, None
+        self._ended = [False] * self.n
         for wake in self._wake:
             wake.release()
-        waiting, interrupt = self.n, None
-        while waiting:
-            try:
-                self._done.acquire()
-                waiting -= 1
-            except KeyboardInterrupt as signal:
-                interrupt = signal
-                stop()
+        interrupt = self._wait(stop)
         if interrupt is not None:
             raise interrupt
         if self._error is not None:
             raise self._error
+
+    def _wait(self, stop: Callable[[], None]) -> KeyboardInterrupt | None:
+        """Until every thread has ended its job; the interrupt that came meanwhile."""
+        interrupt = None
+        while not all(self._ended):
+            try:
+                for ith, done in enumerate(self._done):
+                    # An interrupt may come between taking the lock and noting that we have it: what
+                    # counts is what the thread has noted before.
+                    while not self._ended[ith]:
+                        done.acquire()
+            except KeyboardInterrupt as signal:
+                interrupt = signal
+                stop()
+        return interrupt
 
     def _work(self, ith: int) -> None:
         while True:
@@ -148,15 +163,28 @@ class Pool:
                 job(ith)
             except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
                 self._error = error
-            self._done.release()
+            self._ended[ith] = True
+            _open(self._done[ith])
 
     def close(self) -> None:
         """End the threads. The pool cannot be used afterwards."""
         self._job = None
         for wake in self._wake:
-            wake.release()
+            _open(wake)
         for thread in self._threads:
             thread.join(1.0)
+
+
+def _closed() -> threading.Lock:
+    """A lock that nobody can take."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+def _open(lock: threading.Lock) -> None:
+    if lock.locked():
+        lock.release()
 
 
 __all__ = ["Aborted", "Pool", "budget", "choose"]

@@ -17,7 +17,8 @@ from llamapy.nn.step import Step
 from llamapy.quants import codec
 from llamapy.quants.codec import Codec
 from llamapy.runtime.memory.cells import Cells, Ids
-from llamapy.runtime.memory.memory import Array, Memory, mask
+from llamapy.runtime.memory.masks import mask
+from llamapy.runtime.memory.memory import Array, Memory
 
 if TYPE_CHECKING:
     from llamapy.runtime.batch import Tokens

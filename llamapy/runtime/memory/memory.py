@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llamapy.nn.cache import Cache, Layer, NoCache, mask_name
-from llamapy.runtime.memory.cells import Bools, Ints
+from llamapy.runtime.memory.masks import mask
 
 if TYPE_CHECKING:
     from llamapy.runtime.batch import Tokens
     from llamapy.runtime.memory.kv import KV
 
 Array = np.ndarray[Any, Any]
-HIDDEN = 0xFC00  # the bits of minus infinity as a half
 
 
 class Memory(ABC):
@@ -133,22 +132,3 @@ class NoMemory(Memory):
 
     def values(self, part: Tokens, slot: Any, sizes: tuple[int, ...]) -> dict[str, Array]:
         return {mask_name(layer): mask(layer, part, part.pos, part.seqs) for layer in self.layers}
-
-
-def mask(layer: Layer, part: Tokens, pos: Ints, seqs: Bools) -> Array:
-    """Which of the cells (`pos` [n_kv], `seqs` [n_kv, n_seq_max]) each token sees: f16 [n_tokens,
-    n_kv].
-
-    0 is seen, -inf hidden; with ALiBi seen cells have minus their distance.
-    """
-    same = len(part) == 1 or len(set(part.seq.tolist())) == 1
-    visible = seqs[:, part.seq[0]][None] if same else seqs[:, part.seq].T
-    distance = part.pos[:, None] - pos[None]
-    hidden = np.broadcast_to(~visible, distance.shape)
-    if layer.causal:
-        hidden = hidden | (distance < 0)
-    if layer.window:
-        hidden = hidden | (distance >= layer.window)
-    if layer.max_bias > 0:
-        return np.where(hidden, np.float16(-np.inf), -np.abs(distance).astype(np.float16))
-    return np.multiply(hidden, HIDDEN, dtype=np.uint16).view(np.float16)
