@@ -8,6 +8,9 @@ from llamapy.backend.cpu import activate
 from llamapy.backend.cpu import record as rec
 from llamapy.native import compiled, simd
 
+MINUS_INFINITY = 0xFC00  # as a half: what a mask hides a key with
+HIDDEN = 0xFC00FC00FC00FC00  # four of them
+
 
 @compiled
 def slope(head, n_head, max_bias):

@@ -114,9 +114,9 @@ def block_dots(w, block, x, pair, tables, a, p):
     """Add a block of 32 to the running sums of a row: products to the lanes of `a`, terms of the
     block that do not depend on its numbers to lane 1 of `p`."""
     if values.halves(w) == 2:
-        d = simd.halves_times_f32x8(block, pair)
+        d = simd.halves_times_f32x4(block, pair)
     else:
-        d = simd.half_times_f32x8(block, pair)
+        d = simd.half_times_f32x4(block, pair)
     numbers = values.numbers(w, block, tables)
     if values.is_wide(w):
         products = simd.to_f32x8(simd.dot_ss(simd.as_signed(numbers), simd.load_i8x32(x)))
@@ -131,17 +131,17 @@ def row_total(w, a, p):
     if values.is_wide(w):
         return simd.total_f32x8(a)
     low = np.float32(1 if values.halves(w) == 2 else values.lowest(w))
-    return simd.total_f32x8(a) + low * simd.second_f32x8(p)
+    return simd.total_f32x8(a) + low * simd.second_f32x4(p)
 
 
-@compiled
+@compiled(forceinline=True)
 def dot_blocks(w, row, x, k, tables):
     """A weight row in blocks of 32 (codec: `numbers`) times a quantized row, straight from memory.
 
     Row after row, not several at once: what reads ahead in the processor follows one stream best.
     """
     pairs, size, n = act.pairs_32(x, k, 1), values.n_bytes(w), k // 32
-    a, b, p, q = simd.zeros_f32x8(), simd.zeros_f32x8(), simd.zeros_f32x8(), simd.zeros_f32x8()
+    a, b, p, q = simd.zeros_f32x8(), simd.zeros_f32x8(), simd.zeros_f32x4(), simd.zeros_f32x4()
     for i in range(0, n - 1, 2):
         block, y, pair = row + size * i, x + 32 * i, pairs + 8 * i
         simd.prefetch(block + AHEAD)
@@ -164,7 +164,12 @@ def four_dots(w, row, x, x_size, k, tables, out, out_stride, r):
         simd.zeros_f32x8(),
         simd.zeros_f32x8(),
     )
-    p0, p1, p2, p3 = a0, a0, a0, a0
+    p0, p1, p2, p3 = (
+        simd.zeros_f32x4(),
+        simd.zeros_f32x4(),
+        simd.zeros_f32x4(),
+        simd.zeros_f32x4(),
+    )
     for i in range(n):
         block, y, pair = row + values.n_bytes(w) * i, x + 32 * i, pairs + 8 * i
         simd.prefetch(block + AHEAD)
@@ -191,7 +196,7 @@ def dot_large_blocks(w, row, x, k, tables):
     return simd.total_f32x8(acc)
 
 
-@compiled
+@compiled(forceinline=True)  # a call for each row is much where rows are short
 def dot_row(w, row, x, k, scratch, tables):
     """A weight row times a quantized row, the fastest way that its type offers."""
     if values.halves(w) > 0:

@@ -215,10 +215,9 @@ def nibbles_u8x32(b, address):
     """16 packed bytes -> 32 values: the low halves, then the high halves."""
     kind = _vector(I8, 16)
     x = b.load(b.inttoptr(address, kind.as_pointer()), align=1, typ=kind)
-    wide = b.bitcast(x, _vector(I16, 8))
-    high = b.bitcast(b.lshr(wide, const(wide.type, 4)), kind)
-    both = _join(b, x, high)
-    return b.and_(both, const(both.type, 15))
+    both = b.bitcast(_join(b, x, x), i32x8.ir)
+    shifted = b.bitcast(b.lshr(both, ir.Constant(i32x8.ir, [0] * 4 + [4] * 4)), u8x32.ir)
+    return b.and_(shifted, const(shifted.type, 15))
 
 
 @operation(u8x32, i8x32)

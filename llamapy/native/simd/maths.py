@@ -217,7 +217,7 @@ def halves_f32x8(b, low, high):
 
 def _halves_times(name, count):
     """Lanes 0 and 1: the two numbers at address `pair` times the first half at `block` (or, with
-    two, the second number times the second half)."""
+    two, the second number times the second half). The others: 0."""
 
     def body(b, block, pair):
         kind = ir.VectorType(ir.HalfType(), 4)
@@ -225,20 +225,19 @@ def _halves_times(name, count):
         word = b.zext(b.load(at(b, block, bits), align=1, typ=bits), none.type)
         scales = b.fpext(b.bitcast(word, kind), ir.VectorType(ir.FloatType(), 4))
         if count == 1:
-            scales = b.shuffle_vector(scales, scales, lanes([0, 0, 2, 3]))
+            scales = b.shuffle_vector(scales, scales, lanes([0] * 4))
         two = ir.IntType(64)
         factors = b.load(at(b, pair, two), align=1, typ=two)
         factors = b.bitcast(factors, ir.VectorType(ir.FloatType(), 2))
         factors = b.shuffle_vector(factors, const(factors.type, 0.0), lanes([0, 1, 2, 3]))
-        product = b.fmul(scales, factors)
-        return b.shuffle_vector(product, const(product.type, 0.0), lanes([0, 1, 4, 4, 4, 4, 4, 4]))
+        return b.fmul(scales, factors)
 
-    return operation(f32x8, types.int64, types.int64)(named(name, body))
+    return operation(f32x4, types.int64, types.int64)(named(name, body))
 
 
-half_times_f32x8, halves_times_f32x8 = (
-    _halves_times("half_times_f32x8", 1),
-    _halves_times("halves_times_f32x8", 2),
+half_times_f32x4, halves_times_f32x4 = (
+    _halves_times("half_times_f32x4", 1),
+    _halves_times("halves_times_f32x4", 2),
 )
 
 
@@ -254,14 +253,14 @@ def folded_f32x8(b, x):
     return fold_once(b, x, b.fadd)
 
 
-@operation(f32x8, f32x8)
+@operation(f32x8, f32x4)
 def first_f32x8(b, x):
     """Lane 0 in every lane."""
     return b.shuffle_vector(x, x, lanes([0] * 8))
 
 
-@operation(types.float32, f32x8)
-def second_f32x8(b, x):
+@operation(types.float32, f32x4)
+def second_f32x4(b, x):
     return b.extract_element(x, ir.Constant(ir.IntType(32), 1))
 
 

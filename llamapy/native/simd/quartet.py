@@ -25,26 +25,31 @@ from llamapy.native.simd.vectors import (
 ROWS = 4
 
 
-def _larger_of(b, x, y, first, second):
-    """The larger of two choices of lanes of x and y."""
-    return larger(b, b.shuffle_vector(x, y, lanes(first)), b.shuffle_vector(x, y, lanes(second)))
+def _across(combine):
+    """One lane for each of four rows: all of its lanes, combined."""
+
+    def of(b, x, y, first, second):
+        """Two choices of lanes of x and y, combined."""
+        first, second = b.shuffle_vector(x, y, lanes(first)), b.shuffle_vector(x, y, lanes(second))
+        return combine(b, first, second)
+
+    def body(b, *rows):
+        x = [fold_once(b, row, lambda p, q: combine(b, p, q)) for row in rows]
+        # As the processor interleaves: within each half of a register.
+        x = [
+            of(b, *x[i : i + 2], (0, 8, 1, 9, 4, 12, 5, 13), (2, 10, 3, 11, 6, 14, 7, 15))
+            for i in (0, 2)
+        ]
+        x = of(b, *x, (0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14, 15))
+        return fold_once(b, x, lambda p, q: combine(b, p, q))
+
+    return body
 
 
-@operation(f32x4, f32x16, f32x16, f32x16, f32x16)
-def greatest_f32x4(b, *rows):
-    """The greatest lane of each of four."""
-
-    def most(x, y):
-        return larger(b, x, y)
-
-    x = [fold_once(b, row, most) for row in rows]
-    # As the processor interleaves: within each half of a register.
-    x = [
-        _larger_of(b, *x[i : i + 2], (0, 8, 1, 9, 4, 12, 5, 13), (2, 10, 3, 11, 6, 14, 7, 15))
-        for i in (0, 2)
-    ]
-    x = _larger_of(b, *x, (0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14, 15))
-    return fold_once(b, x, most)
+_FOUR = operation(f32x4, f32x16, f32x16, f32x16, f32x16)
+# The greatest lane of each of four, and the sum of its lanes.
+greatest_f32x4 = _FOUR(named("greatest_f32x4", _across(larger)))
+sums_f32x4 = _FOUR(named("sums_f32x4", _across(lambda b, x, y: b.fadd(x, y))))
 
 
 def _inverse(kind):

@@ -201,7 +201,11 @@ def _zeros(kind, value, name):
     return operation(kind)(named(name, lambda b: const(kind, value)))
 
 
-zeros_f32x8, zeros_f32x16 = _zeros(f32x8, 0.0, "zeros_f32x8"), _zeros(f32x16, 0.0, "zeros_f32x16")
+zeros_f32x4, zeros_f32x8, zeros_f32x16 = (
+    _zeros(f32x4, 0.0, "zeros_f32x4"),
+    _zeros(f32x8, 0.0, "zeros_f32x8"),
+    _zeros(f32x16, 0.0, "zeros_f32x16"),
+)
 zeros_i32x8, zeros_i32x16 = _zeros(i32x8, 0, "zeros_i32x8"), _zeros(i32x16, 0, "zeros_i32x16")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu import values
-from llamapy.backend.cpu.attention import capped, mask_row, plane, slope
+from llamapy.backend.cpu.attention import HIDDEN, MINUS_INFINITY, capped, mask_row, plane, slope
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import next_chunk
 from llamapy.graph.ops.flash_attn import FlashAttn
@@ -30,7 +30,6 @@ BLOCK = 36  # keys a block; a multiple of 4
 FLOOR = -1e30  # less than any score, yet finite: masked lanes need no special case
 
 SKIP, WHOLE, MASKED = 0, 1, 2
-HIDDEN = 0xFC00FC00FC00FC00  # four times minus infinity in halves
 
 
 @compiled
@@ -48,7 +47,7 @@ def classify(node, head, i3, query, live, first, n):
             everything = everything and word == shown
         for j in range(n // 4 * 4, n):
             bits = mem.u16(row, j)
-            nothing = nothing and bits == 0xFC00
+            nothing = nothing and bits == MINUS_INFINITY
             everything = everything and bits == 0
         if not (nothing or everything):
             return MASKED
@@ -61,7 +60,7 @@ def shown(node, head, i3, query, live, first, n):
     last = 0
     for lane in range(live):
         row, j = mask_row(node, 4, query + lane, head, i3) + 2 * first, n
-        while j > last and mem.u16(row, j - 1) == 0xFC00:
+        while j > last and mem.u16(row, j - 1) == MINUS_INFINITY:
             j -= 1
         last = max(last, j)
     return last
