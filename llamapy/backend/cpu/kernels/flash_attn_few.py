@@ -1,8 +1,9 @@
-"""flash_attn with few queries (decode): one query of one head at a time over all keys, four keys
-side by side; scores stay in scratch.
+"""flash_attn with few queries (decode): each query against blocks of keys, the heads that share a
+key together; where there are several blocks, a second step joins what they give.
 
-Keys that the mask hides are not read (four at a time), so a cache that is visible in steps costs
-nothing for its empty end.
+A block is read once, row after row, for all its heads: with many positions behind, decoding is
+reading the cache. Rows become float32 four at a time. Keys that the mask hides are not read (four
+at a time), so a cache that is visible in steps costs nothing for its empty end.
 """
 
 from __future__ import annotations
@@ -21,76 +22,67 @@ from llamapy.quants import codec
 
 OPS = ("flash_attn",)
 FEW = 4
-KEYS = 4
+KEYS = 4  # side by side
+BLOCK = 256  # keys
+AHEAD = 16  # rows that are asked for ahead: heads of a row lie apart, which no processor foresees
+PART = 64  # bytes before what a block gives: its greatest score, the sum of its weights
+
+
+def padded(n: int) -> int:
+    """Bytes of n float32, for loops of 32."""
+    return 4 * ((n + 31) // 32 * 32)
 
 
 @compiled
-def load(w, row, i):
-    """Sixteen values of a row that `floats` gave."""
-    if values.is_plain(w):
-        return values.load_16(w, row + values.n_bytes(w) * i)
-    return simd.load_f32x16(row + 4 * i)
+def room(n):
+    """As `padded`, in compiled code."""
+    return 4 * ((n + 31) // 32 * 32)
 
 
 @compiled
-def floats(w, row, d, flat, scratch, tables):
-    """The row itself for a plain type, else dequantized to `flat`."""
-    if values.is_plain(w):
-        return row
-    values.row_to_f32(w, row, flat, d, scratch, tables)
-    return flat
+def four_rows(w, rows, stride, first, n, d, size, flat, scratch, tables):
+    """Rows first .. first + 3 as float32, `size` bytes apart; past the end the last again."""
+    for t in range(KEYS):
+        row = rows + min(first + t, n - 1) * stride
+        ahead = rows + min(first + t + AHEAD, n - 1) * stride
+        for line in range(0, values.n_bytes(w) * d // values.n_values(w), 64):
+            simd.prefetch(ahead + line)
+        values.row_to_f32(w, row, flat + t * size, d, scratch, tables)
 
 
 @compiled
-def four_floats(w, rows, stride, first, n, d, flat, scratch, tables):
-    """Rows first .. first + 3 for `load`; past the end the last again."""
-    size = 4 * ((d + 31) // 32 * 32)
-    r = rows + first * stride
-    r1, r2 = rows + min(first + 1, n - 1) * stride, rows + min(first + 2, n - 1) * stride
-    r3 = rows + min(first + 3, n - 1) * stride
-    return (
-        floats(w, r, d, flat, scratch, tables),
-        floats(w, r1, d, flat + size, scratch, tables),
-        floats(w, r2, d, flat + 2 * size, scratch, tables),
-        floats(w, r3, d, flat + 3 * size, scratch, tables),
-    )
-
-
-@compiled
-def four_dots(w, r0, r1, r2, r3, q, d, at):
-    """Four keys times the query, to four scores at `at`."""
+def four_dots(rows, size, q, d, at):
+    """Four keys times a query, to four scores at `at`."""
+    r1, r2, r3 = rows + size, rows + 2 * size, rows + 3 * size
     whole = d // 16 * 16
     a, b = simd.zeros_f32x16(), simd.zeros_f32x16()
     c, e = a, b
-    for i in range(0, whole, 16):
-        x = simd.load_f32x16(q + 4 * i)
-        a = simd.fma_f32x16(load(w, r0, i), x, a)
-        b = simd.fma_f32x16(load(w, r1, i), x, b)
-        c = simd.fma_f32x16(load(w, r2, i), x, c)
-        e = simd.fma_f32x16(load(w, r3, i), x, e)
+    for i in range(0, 4 * whole, 64):
+        x = simd.load_f32x16(q + i)
+        a = simd.fma_f32x16(simd.load_f32x16(rows + i), x, a)
+        b = simd.fma_f32x16(simd.load_f32x16(r1 + i), x, b)
+        c = simd.fma_f32x16(simd.load_f32x16(r2 + i), x, c)
+        e = simd.fma_f32x16(simd.load_f32x16(r3 + i), x, e)
     simd.store_f32x4(at, simd.sums_f32x4(a, b, c, e))
-    for i in range(whole, d):  # only plain types have such rows
+    for i in range(whole, d):
         x = mem.f32(q, i)
-        mem.put_f32(at, 0, mem.f32(at, 0) + x * values.load_1(w, r0, i))
-        mem.put_f32(at, 1, mem.f32(at, 1) + x * values.load_1(w, r1, i))
-        mem.put_f32(at, 2, mem.f32(at, 2) + x * values.load_1(w, r2, i))
-        mem.put_f32(at, 3, mem.f32(at, 3) + x * values.load_1(w, r3, i))
+        mem.put_f32(at, 0, mem.f32(at, 0) + x * mem.f32(rows, i))
+        mem.put_f32(at, 1, mem.f32(at, 1) + x * mem.f32(r1, i))
+        mem.put_f32(at, 2, mem.f32(at, 2) + x * mem.f32(r2, i))
+        mem.put_f32(at, 3, mem.f32(at, 3) + x * mem.f32(r3, i))
 
 
 @compiled
-def add_four(w, r0, r1, r2, r3, p, out, d):
-    """out += the sum of four rows times four weights at `p`."""
-    whole = d // 16 * 16
+def add_four(rows, size, p, out, d):
+    """out += the sum of four rows times four weights at `p`; some room after d is written too."""
+    r1, r2, r3 = rows + size, rows + 2 * size, rows + 3 * size
     p0, p1 = simd.splat_f32x16(mem.f32(p, 0)), simd.splat_f32x16(mem.f32(p, 1))
     p2, p3 = simd.splat_f32x16(mem.f32(p, 2)), simd.splat_f32x16(mem.f32(p, 3))
-    for i in range(0, whole, 16):
-        y = simd.fma_f32x16(p0, load(w, r0, i), simd.load_f32x16(out + 4 * i))
-        z = simd.fma_f32x16(p2, load(w, r2, i), p1 * load(w, r1, i))
-        simd.store_f32x16(out + 4 * i, simd.fma_f32x16(p3, load(w, r3, i), y + z))
-    for i in range(whole, d):
-        y = mem.f32(p, 0) * values.load_1(w, r0, i) + mem.f32(p, 1) * values.load_1(w, r1, i)
-        z = mem.f32(p, 2) * values.load_1(w, r2, i) + mem.f32(p, 3) * values.load_1(w, r3, i)
-        mem.put_f32(out, i, mem.f32(out, i) + (y + z))
+    for i in range(0, 4 * d, 64):
+        y = simd.fma_f32x16(p0, simd.load_f32x16(rows + i), simd.load_f32x16(out + i))
+        y = simd.fma_f32x16(p1, simd.load_f32x16(r1 + i), y)
+        y = simd.fma_f32x16(p2, simd.load_f32x16(r2 + i), y)
+        simd.store_f32x16(out + i, simd.fma_f32x16(p3, simd.load_f32x16(r3 + i), y))
 
 
 @compiled
@@ -107,10 +99,10 @@ def four_of_mask(mask, j, n):
 
 
 @compiled
-def amend(scores, j, word, mask, bias, cap):
-    """Cap four scores, and add what the mask says."""
+def amend(scores, word, mask, j, bias, cap):
+    """Cap the scores of keys j .. j + 3, and add what the mask says."""
     for t in range(KEYS):
-        s = mem.f32(scores, j + t)
+        s = mem.f32(scores, t)
         if cap != 0:
             s = cap * np.float32(np.tanh(s / cap))
         bits = (word >> np.uint64(16 * t)) & np.uint64(0xFFFF)
@@ -118,137 +110,194 @@ def amend(scores, j, word, mask, bias, cap):
             s = np.float32(-np.inf)
         elif bits != 0:
             s += bias * mem.f16(mask, j + t)
-        mem.put_f32(scores, j + t, s)
+        mem.put_f32(scores, t, s)
 
 
 @compiled
-def score(node, head, query, i3, w, q, scores, flat, scratch):
-    """A score for every key, minus infinity for hidden ones and up to a multiple of 16."""
-    d, n_kv, stride = rec.ne(node, 2, 0), rec.ne(node, 2, 1), rec.nb(node, 2, 1)
-    cap, bias = rec.fparam(node, 2), slope(head, rec.ne(node, 1, 2), rec.fparam(node, 1))
+def score(node, head, heads, query, i3, first, n, w, q, scores, flat, scratch):
+    """Scores of keys first .. first + n (to a multiple of 16: minus infinity is what hidden ones
+    have) for each head."""
+    d, n_kv, n_head = rec.ne(node, 2, 0), rec.ne(node, 2, 1), rec.ne(node, 1, 2)
+    stride, size, cap = rec.nb(node, 2, 1), room(d), rec.fparam(node, 2)
     keys, mask = plane(node, 2, head, i3), mask_row(node, 4, query, head, i3)
     nothing = simd.splat_f32x4(np.float32(-np.inf))
-    for j in range(0, (n_kv + 15) // 16 * 16, KEYS):
-        word = four_of_mask(mask, j, n_kv)
-        if word == np.uint64(HIDDEN):
-            simd.store_f32x4(scores + 4 * j, nothing)
-            continue
-        r0, r1, r2, r3 = four_floats(
-            w, keys, stride, j, n_kv, d, flat, scratch, rec.param(node, 3)
-        )
-        four_dots(w, r0, r1, r2, r3, q, d, scores + 4 * j)
-        if word != 0 or cap != 0:
-            amend(scores, j, word, mask, bias, cap)
+    for j in range(0, (n + 15) // 16 * 16, KEYS):
+        word = four_of_mask(mask, first + j, n_kv) if j < n else np.uint64(HIDDEN)
+        if word != np.uint64(HIDDEN):
+            four_rows(w, keys, stride, first + j, n_kv, d, size, flat, scratch, rec.param(node, 3))
+        for h in range(heads):
+            at = scores + 4 * (h * BLOCK + j)
+            if word == np.uint64(HIDDEN):
+                simd.store_f32x4(at, nothing)
+                continue
+            four_dots(flat, size, q + h * size, d, at)
+            if word != 0 or cap != 0:
+                bias = slope(head + h, n_head, rec.fparam(node, 1))
+                amend(at, word, mask, first + j, bias, cap)
 
 
 @compiled
-def greatest(scores, n):
-    """The greatest of n scores, a multiple of 16."""
+def weigh(scores, n, out, dv):
+    """Scores of one head -> weights; greatest and sum to the front of `out`, zeros behind."""
     top = simd.load_f32x16(scores)
     for j in range(16, n, 16):
         top = simd.max_f32x16(top, simd.load_f32x16(scores + 4 * j))
-    return simd.greatest_f32x16(top)
-
-
-@compiled
-def weigh(scores, n, top):
-    """Scores -> weights, n being a multiple of 16; their sum."""
-    shift, total = simd.splat_f32x16(top), simd.zeros_f32x16()
+    most, total = simd.greatest_f32x16(top), simd.zeros_f32x16()
+    # Where nothing is seen, the weights are zeros as well.
+    shift = simd.splat_f32x16(most if most > np.float32(-np.inf) else np.float32(0))
     for j in range(0, n, 16):
         p = simd.exp_f32x16(simd.load_f32x16(scores + 4 * j) - shift)
         simd.store_f32x16(scores + 4 * j, p)
         total = total + p
-    return simd.total_f32x16(total)
+    mem.put_f32(out, 0, most)
+    mem.put_f32(out, 1, simd.total_f32x16(total))
+    clear(out + PART, dv)
 
 
 @compiled
-def add_values(node, head, i3, w, scores, out, flat, scratch):
-    """out += the sum over keys of weight * value. What has no weight is not read: a cell that
-    nobody sees may hold anything."""
+def clear(out, n):
+    """n zeros, and some room after them."""
+    for i in range(0, 4 * n, 64):
+        simd.store_f32x16(out + i, simd.zeros_f32x16())
+
+
+@compiled
+def weights_of(scores, heads, t):
+    """Whether any head gives key t a weight."""
+    for h in range(heads):
+        if mem.f32(scores, h * BLOCK + t) != 0:
+            return True
+    return False
+
+
+@compiled
+def add_values(node, head, heads, i3, first, n, w, scores, parts, part_size, flat, scratch):
+    """To each head's part the sum over keys first .. first + n of weight * value. Rows without a
+    weight become zeros: a cell that nobody sees may hold anything."""
     n_kv, dv, stride = rec.ne(node, 2, 1), rec.ne(node, 3, 0), rec.nb(node, 3, 1)
-    vals = plane(node, 3, head, i3)
-    for j in range(0, n_kv, KEYS):
-        p, seen = scores + 4 * j, np.int64(-1)
+    vals, size = plane(node, 3, head, i3), room(dv)
+    for j in range(0, n, KEYS):
+        seen = 0
         for t in range(KEYS):
-            if mem.f32(p, t) != 0:
-                seen = j + t
-        if seen < 0:
+            seen += 1 if weights_of(scores, heads, j + t) else 0
+        if seen == 0:
             continue
-        r0, r1, r2, r3 = four_floats(
-            w, vals, stride, j, n_kv, dv, flat, scratch, rec.param(node, 4)
-        )
-        if mem.f32(p, 0) == 0 or mem.f32(p, 1) == 0 or mem.f32(p, 2) == 0 or mem.f32(p, 3) == 0:
-            one = r3 if seen == j + 3 else (r2 if seen == j + 2 else (r1 if seen == j + 1 else r0))
-            r0, r1 = r0 if mem.f32(p, 0) != 0 else one, r1 if mem.f32(p, 1) != 0 else one
-            r2, r3 = r2 if mem.f32(p, 2) != 0 else one, r3 if mem.f32(p, 3) != 0 else one
-        add_four(w, r0, r1, r2, r3, p, out, dv)
+        four_rows(w, vals, stride, first + j, n_kv, dv, size, flat, scratch, rec.param(node, 4))
+        if seen < KEYS:
+            for t in range(KEYS):
+                if not weights_of(scores, heads, j + t):
+                    clear(flat + t * size, dv)
+        for h in range(heads):
+            add_four(flat, size, scores + 4 * (h * BLOCK + j), parts + h * part_size + PART, dv)
 
 
 @compiled
-def one_query(node, head, query, i3, k_type, v_type, q, scores, out, flat, scratch):
-    """softmax(q . K) . V of one query into `out` [dv]."""
-    n_kv, dv = rec.ne(node, 2, 1), rec.ne(node, 3, 0)
-    score(node, head, query, i3, k_type, q, scores, flat, scratch)
-    n, sinks = (n_kv + 15) // 16 * 16, rec.data(node, 5)
-    top, hidden, total = greatest(scores, n), np.float32(-np.inf), np.float32(0)
+def join(parts, n_parts, size, sinks, head, y, dv):
+    """softmax(q . K) . V of one query and head from its parts, `size` bytes apart."""
+    top, total = np.float32(-np.inf), np.float32(0)
+    for b in range(n_parts):
+        top = max(top, mem.f32(parts + b * size, 0))
     if sinks != 0:
         top = max(top, mem.f32(sinks, head))
         total = np.float32(np.exp(mem.f32(sinks, head) - top))
-    for i in range(0, dv, 16):
-        simd.store_f32x16(out + 4 * i, simd.zeros_f32x16())
-    if top == hidden:
-        return
-    total += weigh(scores, n, top)
-    add_values(node, head, i3, v_type, scores, out, flat, scratch)
-    inverse = simd.splat_f32x16(np.float32(1) / total)
-    for i in range(0, dv, 16):
-        simd.store_f32x16(out + 4 * i, simd.load_f32x16(out + 4 * i) * inverse)
+    for b in range(n_parts):
+        part = parts + b * size
+        factor = np.float32(0)
+        if mem.f32(part, 0) > np.float32(-np.inf):
+            factor = np.float32(np.exp(mem.f32(part, 0) - top))
+        total += factor * mem.f32(part, 1)
+        mem.put_f32(part, 0, factor)
+    inverse = np.float32(1) / total if total > 0 else np.float32(0)
+    whole = dv // 16 * 16
+    for i in range(0, 4 * whole, 64):
+        acc = simd.zeros_f32x16()
+        for b in range(n_parts):
+            part = parts + b * size
+            acc = simd.fma_f32x16(
+                simd.splat_f32x16(mem.f32(part, 0)), simd.load_f32x16(part + PART + i), acc
+            )
+        simd.store_f32x16(y + i, acc * simd.splat_f32x16(inverse))
+    for i in range(whole, dv):
+        value = np.float32(0)
+        for b in range(n_parts):
+            part = parts + b * size
+            value += mem.f32(part, 0) * mem.f32(part + PART, i)
+        mem.put_f32(y, i, value * inverse)
 
 
 @compiled
-def take_query(x, step, d, scale, q):
-    """d numbers, `step` bytes apart, times the scale."""
+def take_query(node, head, query, i3, q):
+    """A head's numbers times the scale."""
+    d, step = rec.ne(node, 1, 0), rec.nb(node, 1, 0)
+    x = rec.data(node, 1) + query * rec.nb(node, 1, 1) + head * rec.nb(node, 1, 2)
+    x += i3 * rec.nb(node, 1, 3)
     whole = d // 16 * 16 if step == 4 else 0
-    factor = simd.splat_f32x16(scale)
-    for i in range(0, whole, 16):
-        simd.store_f32x16(q + 4 * i, simd.load_f32x16(x + 4 * i) * factor)
+    factor = simd.splat_f32x16(rec.fparam(node, 0))
+    for i in range(0, 4 * whole, 64):
+        simd.store_f32x16(q + i, simd.load_f32x16(x + i) * factor)
     for i in range(whole, d):
-        mem.put_f32(q, i, mem.f32(x + i * step, 0) * scale)
+        mem.put_f32(q, i, mem.f32(x + i * step, 0) * rec.fparam(node, 0))
+
+
+@compiled
+def result(node, head, query, i3):
+    """Where a head's result goes."""
+    return (
+        rec.data(node, 0)
+        + head * rec.nb(node, 0, 1)
+        + query * rec.nb(node, 0, 2)
+        + i3 * rec.nb(node, 0, 3)
+    )
 
 
 @kernel
 def flash_attn_few(node, ith, nth, sync, k_type, v_type):
-    """Parameters: scale, max_bias, softcap, tables of keys and of values."""
+    """Parameters: scale, max_bias, softcap, tables of keys and of values, heads a chunk, blocks of
+    keys. With one block the result, else the parts for `join_parts` in the shared scratch."""
     d, n_q, n_head = rec.ne(node, 1, 0), rec.ne(node, 1, 1), rec.ne(node, 1, 2)
-    dv = rec.ne(node, 3, 0)
-    scale = rec.fparam(node, 0)
-    scratch = rec.private(node, ith)
-    q = scratch + values.SCRATCH
-    out = q + 4 * ((d + 31) // 32 * 32)
-    flat = out + 4 * ((dv + 31) // 32 * 32)
-    scores = flat + KEYS * 4 * ((max(d, dv) + 31) // 32 * 32)
-    n_chunks = n_q * n_head * rec.ne(node, 1, 3)
+    n_kv, dv, heads, blocks = (
+        rec.ne(node, 2, 1),
+        rec.ne(node, 3, 0),
+        rec.param(node, 5),
+        rec.param(node, 6),
+    )
+    scratch, part_size = rec.private(node, ith), PART + room(dv)
+    flat = scratch + values.SCRATCH
+    q = flat + KEYS * room(max(d, dv))
+    parts, scores = q + heads * room(d), q + heads * (room(d) + part_size)
+    n_chunks = blocks * (n_head // heads) * n_q * rec.ne(node, 1, 3)
     chunk = next_chunk(node, sync)
     while chunk < n_chunks:
-        head, rest = chunk % n_head, chunk // n_head
+        first, group = chunk % blocks * BLOCK, chunk // blocks
+        head, rest = group % (n_head // heads) * heads, group // (n_head // heads)
         query, i3 = rest % n_q, rest // n_q
-        x = (
-            rec.data(node, 1)
-            + query * rec.nb(node, 1, 1)
-            + head * rec.nb(node, 1, 2)
-            + i3 * rec.nb(node, 1, 3)
-        )
-        take_query(x, rec.nb(node, 1, 0), d, scale, q)
-        one_query(node, head, query, i3, k_type, v_type, q, scores, out, flat, scratch)
-        y = (
-            rec.data(node, 0)
-            + head * rec.nb(node, 0, 1)
-            + query * rec.nb(node, 0, 2)
-            + i3 * rec.nb(node, 0, 3)
-        )
-        for i in range(dv):
-            mem.put_f32(y, i, mem.f32(out, i))
+        n = min(BLOCK, n_kv - first)
+        if blocks > 1:
+            parts = rec.shared(node) + chunk * heads * part_size
+        for h in range(heads):
+            take_query(node, head + h, query, i3, q + h * room(d))
+        score(node, head, heads, query, i3, first, n, k_type, q, scores, flat, scratch)
+        for h in range(heads):
+            weigh(scores + 4 * h * BLOCK, (n + 15) // 16 * 16, parts + h * part_size, dv)
+        add_values(node, head, heads, i3, first, n, v_type, scores, parts, part_size, flat, scratch)
+        if blocks == 1:
+            for h in range(heads):
+                y = result(node, head + h, query, i3)
+                join(parts + h * part_size, 1, part_size, rec.data(node, 5), head + h, y, dv)
         chunk = next_chunk(node, sync)
+
+
+@kernel
+def join_parts(node, ith, nth, sync, a, b):
+    """Parameters: heads a chunk, blocks of keys. Tensors: result, sinks."""
+    dv, n_head, n_q = rec.ne(node, 0, 0), rec.ne(node, 0, 1), rec.ne(node, 0, 2)
+    heads, blocks, part_size = rec.param(node, 0), rec.param(node, 1), PART + room(dv)
+    for row in range(ith, n_head * n_q * rec.ne(node, 0, 3), nth):
+        head, query, i3 = row % n_head, row // n_head % n_q, row // n_head // n_q
+        group = (i3 * n_q + query) * (n_head // heads) + head // heads
+        parts = rec.shared(node) + (group * blocks * heads + head % heads) * part_size
+        y = result(node, head, query, i3)
+        join(parts, blocks, heads * part_size, rec.data(node, 1), head, y, dv)
 
 
 def plan(node: Tensor, machine: Machine) -> list[Step] | None:
@@ -264,15 +313,32 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
         mask is not None and (mask.kind.name != "f16" or not mask.contiguous_rows)
     ):
         return None
-    d, dv = q.ne[0], v.ne[0]
-    up = 4 * sum((n + 31) // 32 * 32 for n in (d, dv, *KEYS * [max(d, dv)], k.ne[1]))
+    d, dv, n_rows = q.ne[0], v.ne[0], q.ne[1] * q.ne[2] * q.ne[3]
+    blocks = -(-k.ne[1] // BLOCK)
+    # Heads that share keys and values go together, unless masks or values differ between them, or
+    # too little would be left to share among the threads.
+    shared = k.ne[2] == v.ne[2] and (mask is None or mask.ne[2] == 1)
+    heads = q.ne[2] // k.ne[2] if shared else 1
+    if blocks * n_rows // heads < 2 * machine.n_threads:
+        heads = 1
+    part = PART + padded(dv)
+    private = values.SCRATCH + KEYS * padded(max(d, dv))
+    private += heads * (padded(d) + part + 4 * BLOCK)
     params = (
-        float(op.scale), float(op.max_bias), float(op.softcap),
-        codec.tables_address(k.kind), codec.tables_address(v.kind),
-    )  # fmt: skip
+        float(op.scale),
+        float(op.max_bias),
+        float(op.softcap),
+        codec.tables_address(k.kind),
+        codec.tables_address(v.kind),
+        heads,
+        blocks,
+    )
     types = (k.kind.name, v.kind.name)
+    tensors = (node, q, k, v, mask, sinks)
+    if blocks == 1:
+        return [Step(flash_attn_few, tensors, params, types, private=private)]
+    size, key = blocks * n_rows * part, (id(node), "parts")
     return [
-        Step(
-            flash_attn_few, (node, q, k, v, mask, sinks), params, types, private=values.SCRATCH + up
-        )
+        Step(flash_attn_few, tensors, params, types, shared=size, private=private, leaves=key),
+        Step(join_parts, (node, sinks), (heads, blocks), shared=size, takes=key),
     ]
