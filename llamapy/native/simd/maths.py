@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 
@@ -150,20 +151,24 @@ load_f16_f32x8, load_f16_f32x16 = _load_half(f32x8), _load_half(f32x16)
 load_bf16_f32x8, load_bf16_f32x16 = _load_bf16(f32x8), _load_bf16(f32x16)
 store_f16_f32x8, store_f16_f32x16 = _store_half(f32x8), _store_half(f32x16)
 
-_LOG2E, _LN2_HIGH, _LN2_LOW = math.log2(math.e), 0.693359375, -2.12194440e-4
-_EXP = (
-    1.9875691500e-4,
-    1.3981999507e-3,
-    8.3334519073e-3,
-    4.1665795894e-2,
-    1.6666665459e-1,
-    5.0000001201e-1,
+# log2(e), and what its float32 leaves out.
+_LOG2E = float(np.float32(math.log2(math.e)))
+_LOG2E_REST = math.log2(math.e) - _LOG2E
+# 2^f = 1 + f (c1 + f (c2 + ...)) for f between -1/2 and 1/2, of least relative error (2e-9).
+_EXP2 = (
+    1.5353362e-4,
+    1.3398875e-3,
+    9.6184369e-3,
+    5.5503323674201965e-2,
+    0.24022647738456726,
+    0.6931471824645996,
+    1.0,
 )
 
 
-def exp_value(b, x, kind, whole):
-    """e^x for an LLVM vector: 2^n times Cephes' polynomial on the rest; 0 below -87.3, finite
-    above 88."""
+def exp_value(b, x, kind, whole, *, down=False):
+    """e^x for an LLVM vector, within 2e-7 of it: 2^(n + f), with the exponent added as bits. 0 below
+    -87, finite above 88; down: for x <= 0 only."""
 
     def c(value):
         return const(kind, value)
@@ -171,25 +176,28 @@ def exp_value(b, x, kind, whole):
     def fma(p, q, r):
         return call(b, f"llvm.fma.v{kind.n}f32", kind.ir, p, q, r)
 
-    too_small = b.fcmp_ordered("<", x, c(-87.33654))
-    x = smaller(b, larger(b, x, c(-87.33654)), c(88.37626))
+    too_small = b.fcmp_ordered("<", x, c(-87.0))
+    if not down:
+        x = b.select(b.fcmp_ordered(">", x, c(88.37626)), c(88.37626), x)  # NaN stays
     n = call(b, f"llvm.rint.v{kind.n}f32", kind.ir, b.fmul(x, c(_LOG2E)))
-    rest = fma(n, c(-_LN2_LOW), fma(n, c(-_LN2_HIGH), x))
-    y = c(_EXP[0])
-    for coefficient in _EXP[1:]:
-        y = fma(y, rest, c(coefficient))
-    y = b.fadd(fma(y, b.fmul(rest, rest), rest), c(1.0))
-    power = b.shl(b.add(b.fptosi(n, whole.ir), const(whole, 127)), const(whole, 23))
-    return b.select(too_small, c(0.0), b.fmul(y, b.bitcast(power, kind.ir)))
+    f = fma(x, c(_LOG2E_REST), fma(x, c(_LOG2E), b.fneg(n)))
+    y = c(_EXP2[0])
+    for coefficient in _EXP2[1:]:
+        y = fma(y, f, c(coefficient))
+    bits = b.add(b.bitcast(y, whole.ir), b.shl(b.fptosi(n, whole.ir), const(whole, 23)))
+    return b.select(too_small, c(0.0), b.bitcast(bits, kind.ir))
 
 
-def _exp(kind, whole):
+def _exp(kind, whole, down):
+    name = f"exp_down_{kind.name}" if down else f"exp_{kind.name}"
     return operation(kind, kind)(
-        named(f"exp_{kind.name}", lambda b, x: exp_value(b, x, kind, whole))
+        named(name, lambda b, x: exp_value(b, x, kind, whole, down=down))
     )
 
 
-exp_f32x8, exp_f32x16 = (_exp(*pair) for pair in _WIDE)
+exp_f32x8, exp_f32x16 = (_exp(*pair, False) for pair in _WIDE)
+# The same for numbers that are not positive, as weights of a softmax are made of.
+exp_down_f32x16 = _exp(*_WIDE[1], True)
 
 
 def _store_narrow(kind, lane, name):

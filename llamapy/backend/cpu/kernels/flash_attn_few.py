@@ -146,7 +146,7 @@ def weigh(scores, n, out, dv):
     # Where nothing is seen, the weights are zeros as well.
     shift = simd.splat_f32x16(most if most > np.float32(-np.inf) else np.float32(0))
     for j in range(0, n, 16):
-        p = simd.exp_f32x16(simd.load_f32x16(scores + 4 * j) - shift)
+        p = simd.exp_down_f32x16(simd.load_f32x16(scores + 4 * j) - shift)
         simd.store_f32x16(scores + 4 * j, p)
         total = total + p
     mem.put_f32(out, 0, most)

@@ -66,16 +66,32 @@ def shown(node, head, i3, query, live, first, n):
     return last
 
 
+def padded(d: int) -> int:
+    """Bytes of a row as float32. Rows a power of two apart would share a few places of the cache:
+    of 36 rows of 256 values, read side by side, not all would stay."""
+    return 4 * d + 64
+
+
+@compiled
+def room(d):
+    """As `padded`, in compiled code."""
+    return 4 * d + 64
+
+
 @compiled
 def rows_to_f32(w, rows, stride, n, d, out, scratch, tables):
+    """n rows; as many after them, or places where none is any more, are asked for."""
+    size = values.n_bytes(w) * d // values.n_values(w)
     for j in range(n):
-        values.row_to_f32(w, rows + j * stride, out + 4 * j * d, d, scratch, tables)
+        for line in range(0, size, 64):
+            simd.prefetch(rows + (j + n) * stride + line)
+        values.row_to_f32(w, rows + j * stride, out + j * room(d), d, scratch, tables)
 
 
 @compiled
 def scores_of(qt, keys, n, d, out):
     """out[j] = sixteen queries . key j, six keys at a time (past the end: the last again)."""
-    size, last = 4 * d, keys + 4 * d * (n - 1)
+    size, last = room(d), keys + room(d) * (n - 1)
     for j in range(0, n, KEYS):
         k0 = keys + size * j
         k1, k2, k3 = min(k0 + size, last), min(k0 + 2 * size, last), min(k0 + 3 * size, last)
@@ -115,10 +131,10 @@ def weigh(scores, n, top_at, total_at):
     top = old
     for j in range(n):
         top = simd.max_f32x16(top, simd.load_f32x16(scores + 64 * j))
-    alpha = simd.exp_f32x16(old - top)
+    alpha = simd.exp_down_f32x16(old - top)
     total = simd.load_f32x16(total_at) * alpha
     for j in range(n):
-        p = simd.exp_f32x16(simd.load_f32x16(scores + 64 * j) - top)
+        p = simd.exp_down_f32x16(simd.load_f32x16(scores + 64 * j) - top)
         simd.store_f32x16(scores + 64 * j, p)
         total = total + p
     simd.store_f32x16(top_at, top)
@@ -135,7 +151,7 @@ def add_values(weights, vals, n, dv, alpha, out):
         c0, c1 = simd.load_f32x16(at) * alpha, simd.load_f32x16(at + 64) * alpha
         c2, c3 = simd.load_f32x16(at + 128) * alpha, simd.load_f32x16(at + 192) * alpha
         for j in range(n):
-            p, v = simd.load_f32x16(weights + 64 * j), vals + 4 * (j * dv + i)
+            p, v = simd.load_f32x16(weights + 64 * j), vals + j * room(dv) + 4 * i
             c0 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 0)), c0)
             c1 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 1)), c1)
             c2 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 2)), c2)
@@ -148,7 +164,9 @@ def add_values(weights, vals, n, dv, alpha, out):
         c = simd.load_f32x16(out + 64 * i) * alpha
         for j in range(n):
             c = simd.fma_f32x16(
-                simd.load_f32x16(weights + 64 * j), simd.splat_f32x16(mem.f32(vals, j * dv + i)), c
+                simd.load_f32x16(weights + 64 * j),
+                simd.splat_f32x16(mem.f32(vals + j * room(dv), i)),
+                c,
             )
         simd.store_f32x16(out + 64 * i, c)
 
@@ -249,8 +267,8 @@ def flash_attn_tile(node, ith, nth, sync, k_type, v_type):
     scratch = rec.private(node, ith)
     scores = scratch + values.SCRATCH
     keys = scores + 64 * (BLOCK + KEYS)
-    vals = keys + 4 * BLOCK * d
-    states, state_size = vals + 4 * BLOCK * dv, 128 + 64 * (d + dv)
+    vals = keys + BLOCK * room(d)
+    states, state_size = vals + BLOCK * room(dv), 128 + 64 * (d + dv)
     tiles, groups = (n_q + LANES - 1) // LANES, n_head // heads
     n_chunks = tiles * groups * rec.ne(node, 1, 3)
     chunk = next_chunk(node, sync)
@@ -309,9 +327,8 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     # Heads that share keys and values go together, unless masks or values differ between them.
     shared = k.ne[2] == v.ne[2] and (mask is None or mask.ne[2] == 1)
     heads = q.ne[2] // k.ne[2] if shared else 1
-    private = (
-        values.SCRATCH + 64 * (BLOCK + KEYS) + 4 * BLOCK * (d + dv) + heads * (128 + 64 * (d + dv))
-    )
+    private = values.SCRATCH + 64 * (BLOCK + KEYS) + BLOCK * (padded(d) + padded(dv))
+    private += heads * (128 + 64 * (d + dv))
     params = (
         float(op.scale),
         float(op.max_bias),

@@ -52,7 +52,7 @@ def exponentials(y, n, top):
     """y = exp(y - top) in place; their sum."""
     acc, whole, shift = simd.zeros_f32x16(), n // 16 * 16, simd.splat_f32x16(top)
     for i in range(0, whole, 16):
-        e = simd.exp_f32x16(simd.load_f32x16(y + 4 * i) - shift)
+        e = simd.exp_down_f32x16(simd.load_f32x16(y + 4 * i) - shift)
         simd.store_f32x16(y + 4 * i, e)
         acc = acc + e
     total = np.float64(simd.total_f32x16(acc))
