@@ -13,6 +13,7 @@ import numpy as np
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu import values
 from llamapy.backend.cpu.step import Step, kernel
+from llamapy.backend.cpu.sync import block_of
 from llamapy.graph.tensor import Tensor
 from llamapy.native import compiled, mem, simd
 
@@ -130,7 +131,8 @@ def quantize(node, ith, nth, sync, a, b):
     """Every row of source 1 into the shared scratch; parameter 0: bytes an integer, 1: bytes a
     row."""
     size, row_size, k = rec.param(node, 0), rec.param(node, 1), rec.ne(node, 1, 0)
-    for r in range(ith, rec.n_rows(node, 1), nth):
+    start, end = block_of(rec.n_rows(node, 1), ith, nth)
+    for r in range(start, end):
         x, row = rec.row_address(node, 1, r), rec.shared(node) + r * row_size
         x = flat_row(x, rec.nb(node, 1, 0), k, rec.private(node, ith))
         if size == 1:

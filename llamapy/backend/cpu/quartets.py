@@ -24,6 +24,7 @@ from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu import values
 from llamapy.backend.cpu.panels.groups import addresses
 from llamapy.backend.cpu.step import Step, kernel
+from llamapy.backend.cpu.sync import block_of
 from llamapy.graph.tensor import Tensor
 from llamapy.native import compiled, levels, mem, simd
 
@@ -236,7 +237,8 @@ def quantize_quartets(node, ith, nth, sync, a, b):
     k, m = rec.ne(node, 1, 0), rec.ne(node, 1, 1)
     scratch = rec.private(node, ith)
     flat = scratch + SCRATCH
-    for i in range(ith, rec.n_rows(node, 1) // m * per_plane(m), nth):
+    start, end = block_of(rec.n_rows(node, 1) // m * per_plane(m), ith, nth)
+    for i in range(start, end):
         first = i % per_plane(m) * ROWS
         live = min(ROWS, m - first)
         x, stride = rec.row_address(node, 1, i // per_plane(m) * m + first), rec.nb(node, 1, 1)

@@ -6,9 +6,10 @@ to stop, the
 decision to stop. Every thread sees the same decision because only the last to arrive at a barrier
 takes it.
 
-Three ways to share a node: rows strided by thread (`range(ith, n, nth)`), contiguous blocks of
-rows (`block_of`),
-and stealing (`next_chunk`), where a thread takes the next chunk with an atomic add.
+Two ways to share a node: contiguous blocks of rows (`block_of`), in all small steps, so that a
+thread finds in its core's cache the rows that it wrote a step before (rows in turns made norms of
+512 tokens three times as slow); and stealing (`next_chunk`), where a thread takes the next chunk
+with an atomic add.
 """
 
 from __future__ import annotations

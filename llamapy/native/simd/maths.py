@@ -167,8 +167,8 @@ _EXP2 = (
 
 
 def exp_value(b, x, kind, whole, *, down=False):
-    """e^x for an LLVM vector, within 2e-7 of it: 2^(n + f), with the exponent added as bits. 0 below
-    -87, finite above 88; down: for x <= 0 only."""
+    """e^x for an LLVM vector, within 2e-7 of it: 2^(n + f), with the exponent added as bits. 0
+    below -87, finite above 88; down: for x <= 0 only."""
 
     def c(value):
         return const(kind, value)
@@ -190,9 +190,7 @@ def exp_value(b, x, kind, whole, *, down=False):
 
 def _exp(kind, whole, down):
     name = f"exp_down_{kind.name}" if down else f"exp_{kind.name}"
-    return operation(kind, kind)(
-        named(name, lambda b, x: exp_value(b, x, kind, whole, down=down))
-    )
+    return operation(kind, kind)(named(name, lambda b, x: exp_value(b, x, kind, whole, down=down)))
 
 
 exp_f32x8, exp_f32x16 = (_exp(*pair, False) for pair in _WIDE)

@@ -14,7 +14,7 @@ from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu import values
 from llamapy.backend.cpu.attention import HIDDEN, MINUS_INFINITY, mask_row, plane, slope
 from llamapy.backend.cpu.step import Machine, Step, kernel
-from llamapy.backend.cpu.sync import next_chunk
+from llamapy.backend.cpu.sync import block_of, next_chunk
 from llamapy.graph.ops.flash_attn import FlashAttn
 from llamapy.graph.tensor import Tensor
 from llamapy.native import compiled, mem, simd
@@ -164,10 +164,10 @@ def clear(out, n):
 @compiled
 def weights_of(scores, heads, t):
     """Whether any head gives key t a weight."""
+    n = 0
     for h in range(heads):
-        if mem.f32(scores, h * BLOCK + t) != 0:
-            return True
-    return False
+        n += 1 if mem.f32(scores, h * BLOCK + t) != 0 else 0
+    return n > 0
 
 
 @compiled
@@ -292,7 +292,8 @@ def join_parts(node, ith, nth, sync, a, b):
     """Parameters: heads a chunk, blocks of keys. Tensors: result, sinks."""
     dv, n_head, n_q = rec.ne(node, 0, 0), rec.ne(node, 0, 1), rec.ne(node, 0, 2)
     heads, blocks, part_size = rec.param(node, 0), rec.param(node, 1), PART + room(dv)
-    for row in range(ith, n_head * n_q * rec.ne(node, 0, 3), nth):
+    start, end = block_of(n_head * n_q * rec.ne(node, 0, 3), ith, nth)
+    for row in range(start, end):
         head, query, i3 = row % n_head, row // n_head % n_q, row // n_head // n_q
         group = (i3 * n_q + query) * (n_head // heads) + head // heads
         parts = rec.shared(node) + (group * blocks * heads + head % heads) * part_size

@@ -8,6 +8,7 @@ import numpy as np
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu import values
 from llamapy.backend.cpu.step import Machine, Step, kernel
+from llamapy.backend.cpu.sync import block_of
 from llamapy.graph.tensor import Tensor
 from llamapy.native import mem
 from llamapy.quants import codec
@@ -18,7 +19,8 @@ OPS = ("get_rows",)
 @kernel
 def get_rows(node, ith, nth, sync, w, b):
     n, scratch = rec.ne(node, 0, 0), rec.private(node, ith)
-    for r in range(ith, rec.n_rows(node, 0), nth):
+    start, end = block_of(rec.n_rows(node, 0), ith, nth)
+    for r in range(start, end):
         i1, rest = r % rec.ne(node, 0, 1), r // rec.ne(node, 0, 1)
         i2, i3 = rest % rec.ne(node, 0, 2), rest // rec.ne(node, 0, 2)
         ids = (
@@ -47,7 +49,8 @@ def get_rows(node, ith, nth, sync, w, b):
 
 @kernel
 def get_rows_i32(node, ith, nth, sync, a, b):
-    for r in range(ith, rec.n_rows(node, 0), nth):
+    start, end = block_of(rec.n_rows(node, 0), ith, nth)
+    for r in range(start, end):
         i1, rest = r % rec.ne(node, 0, 1), r // rec.ne(node, 0, 1)
         i2, i3 = rest % rec.ne(node, 0, 2), rest // rec.ne(node, 0, 2)
         ids = (

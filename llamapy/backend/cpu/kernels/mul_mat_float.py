@@ -13,7 +13,7 @@ from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu.activations import apart, copy_row, flat_row
 from llamapy.backend.cpu.panels.groups import ROWS, addresses, store_products, store_tile
 from llamapy.backend.cpu.step import Machine, Step, kernel
-from llamapy.backend.cpu.sync import next_chunk
+from llamapy.backend.cpu.sync import block_of, next_chunk
 from llamapy.graph.tensor import Tensor
 from llamapy.native import compiled, mem, simd
 
@@ -98,7 +98,8 @@ def lay_out(node, ith, nth, sync, a, b):
     """Every row of source 1 as float32 into the shared scratch; parameter 0: bytes from one to the
     next."""
     k, step = rec.ne(node, 1, 0), rec.nb(node, 1, 0)
-    for r in range(ith, rec.n_rows(node, 1), nth):
+    start, end = block_of(rec.n_rows(node, 1), ith, nth)
+    for r in range(start, end):
         y = rec.shared(node) + r * rec.param(node, 0)
         copy_row(rec.row_address(node, 1, r), step, k, y)
 

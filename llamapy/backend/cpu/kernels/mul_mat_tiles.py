@@ -16,7 +16,7 @@ from llamapy.backend.backend import aligned
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu import values
 from llamapy.backend.cpu.step import Machine, Step, kernel
-from llamapy.backend.cpu.sync import next_chunk
+from llamapy.backend.cpu.sync import block_of, next_chunk
 from llamapy.graph.tensor import Tensor
 from llamapy.native import compiled, level, mem, simd
 from llamapy.quants import codec
@@ -37,7 +37,8 @@ def round_rows(node, ith, nth, sync, a, b):
     """Rows of source 1 as bf16 in the shared scratch, up to a multiple of 32 rows (zeros).
     Parameter 0: bytes a row."""
     k, size, n = rec.ne(node, 1, 0), rec.param(node, 0), rec.n_rows(node, 1)
-    for r in range(ith, (n + 31) // 32 * 32, nth):
+    start, end = block_of((n + 31) // 32 * 32, ith, nth)
+    for r in range(start, end):
         row = rec.shared(node) + r * size
         x = rec.row_address(node, 1, min(r, n - 1))
         for i in range(0, k, 16):

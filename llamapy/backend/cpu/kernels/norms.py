@@ -7,6 +7,7 @@ import numpy as np
 
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu.step import Machine, Step, kernel
+from llamapy.backend.cpu.sync import block_of
 from llamapy.graph.tensor import Tensor
 from llamapy.native import compiled, mem, simd
 
@@ -56,7 +57,8 @@ def norms(node, ith, nth, sync, a, b):
     """Parameter 0: the kind, as its place in OPS; 1: eps."""
     kind, eps = rec.param(node, 0), rec.fparam(node, 1)
     n, stride = rec.ne(node, 1, 0), rec.nb(node, 1, 0)
-    for r in range(ith, rec.n_rows(node, 1), nth):
+    start, end = block_of(rec.n_rows(node, 1), ith, nth)
+    for r in range(start, end):
         x, y = rec.row_address(node, 1, r), rec.row_address(node, 0, r)
         if kind == 0:
             mean = total_of_squares(x, n, stride, 0.0) / n

@@ -7,6 +7,7 @@ import numpy as np
 
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu.step import Machine, Step, kernel
+from llamapy.backend.cpu.sync import block_of
 from llamapy.graph.ops.rope import Rope
 from llamapy.graph.tensor import Tensor
 from llamapy.native import compiled, mem
@@ -70,7 +71,8 @@ def rope(node, ith, nth, sync, a, b):
     frequencies(node, rec.data(node, 3), table)
     n_head, n_tokens = rec.ne(node, 1, 1), rec.ne(node, 1, 2)
     apart, gap = (n // 2, 1) if halves == 1 else (1, 2)
-    for token in range(ith, n_tokens * rec.ne(node, 1, 3), nth):
+    start, end = block_of(n_tokens * rec.ne(node, 1, 3), ith, nth)
+    for token in range(start, end):
         i2, i3 = token % n_tokens, token // n_tokens
         position = np.float64(mem.i32(rec.data(node, 2), i2))
         turns(position, table, n // 2, magnitude, cosines, sines)

@@ -8,6 +8,7 @@ import numpy as np
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu import values
 from llamapy.backend.cpu.step import Machine, Step, kernel
+from llamapy.backend.cpu.sync import block_of
 from llamapy.graph.tensor import Tensor
 from llamapy.native import mem
 from llamapy.quants import codec
@@ -19,7 +20,8 @@ OPS = ("set_rows",)
 def set_rows(node, ith, nth, sync, a, w):
     """Parameter 0: tables of the type; 1: 1 if the numbers have 64 bits."""
     n, flat = rec.ne(node, 2, 0), rec.private(node, ith)
-    for r in range(ith, rec.n_rows(node, 2), nth):
+    start, end = block_of(rec.n_rows(node, 2), ith, nth)
+    for r in range(start, end):
         i1, rest = r % rec.ne(node, 2, 1), r // rec.ne(node, 2, 1)
         i2, i3 = rest % rec.ne(node, 2, 2), rest // rec.ne(node, 2, 2)
         at = rec.data(node, 3) + i1 * rec.nb(node, 3, 0)

@@ -7,6 +7,7 @@ import numpy as np
 
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu.step import Machine, Step, kernel
+from llamapy.backend.cpu.sync import block_of
 from llamapy.graph.tensor import Tensor
 from llamapy.native import compiled, mem
 
@@ -17,7 +18,8 @@ OPS = ("concat", "add_id", "argsort", "top_k", "argmax", "diag_mask_inf", "log",
 def concat(node, ith, nth, sync, a, b):
     """Parameter 0: the dimension; 1: bytes an element (2 or 4)."""
     dim, size = rec.param(node, 0), rec.param(node, 1)
-    for r in range(ith, rec.n_rows(node, 0), nth):
+    start, end = block_of(rec.n_rows(node, 0), ith, nth)
+    for r in range(start, end):
         i1, rest = r % rec.ne(node, 0, 1), r // rec.ne(node, 0, 1)
         i2, i3 = rest % rec.ne(node, 0, 2), rest // rec.ne(node, 0, 2)
         for i0 in range(rec.ne(node, 0, 0)):
@@ -42,7 +44,8 @@ def concat(node, ith, nth, sync, a, b):
 
 @kernel
 def add_id(node, ith, nth, sync, a, b):
-    for r in range(ith, rec.n_rows(node, 0), nth):
+    start, end = block_of(rec.n_rows(node, 0), ith, nth)
+    for r in range(start, end):
         used, token = r % rec.ne(node, 0, 1), r // rec.ne(node, 0, 1)
         expert = np.int64(
             mem.i32(rec.data(node, 3) + used * rec.nb(node, 3, 0) + token * rec.nb(node, 3, 1), 0)
@@ -67,7 +70,8 @@ def order(node, ith, nth, sync, a, b):
     """Parameter 0: 1 ascending, -1 descending. Binary insertion: rows are short (experts)."""
     sign, n, k = np.float32(rec.param(node, 0)), rec.ne(node, 1, 0), rec.ne(node, 0, 0)
     stride, ids = rec.nb(node, 1, 0), rec.private(node, ith)
-    for r in range(ith, rec.n_rows(node, 1), nth):
+    start, end = block_of(rec.n_rows(node, 1), ith, nth)
+    for r in range(start, end):
         x, y = rec.row_address(node, 1, r), rec.row_address(node, 0, r)
         for i in range(n):
             low, high = 0, i
@@ -86,7 +90,8 @@ def order(node, ith, nth, sync, a, b):
 
 @kernel
 def argmax(node, ith, nth, sync, a, b):
-    for r in range(ith, rec.n_rows(node, 1), nth):
+    start, end = block_of(rec.n_rows(node, 1), ith, nth)
+    for r in range(start, end):
         x, best = rec.row_address(node, 1, r), 0
         for i in range(1, rec.ne(node, 1, 0)):
             if mem.f32(x + i * rec.nb(node, 1, 0), 0) > mem.f32(x + best * rec.nb(node, 1, 0), 0):
@@ -96,7 +101,8 @@ def argmax(node, ith, nth, sync, a, b):
 
 @kernel
 def diag_mask_inf(node, ith, nth, sync, a, b):
-    for r in range(ith, rec.n_rows(node, 0), nth):
+    start, end = block_of(rec.n_rows(node, 0), ith, nth)
+    for r in range(start, end):
         x, y = rec.row_address(node, 1, r), rec.row_address(node, 0, r)
         for i in range(rec.ne(node, 0, 0)):
             hidden = i > rec.param(node, 0) + r % rec.ne(node, 0, 1)
@@ -108,7 +114,8 @@ def diag_mask_inf(node, ith, nth, sync, a, b):
 @kernel
 def by_element(node, ith, nth, sync, a, b):
     """Parameter 0: 0 log, 1 softplus."""
-    for r in range(ith, rec.n_rows(node, 0), nth):
+    start, end = block_of(rec.n_rows(node, 0), ith, nth)
+    for r in range(start, end):
         x, y = rec.row_address(node, 1, r), rec.row_address(node, 0, r)
         for i in range(rec.ne(node, 0, 0)):
             z = np.float64(mem.f32(x + i * rec.nb(node, 1, 0), 0))

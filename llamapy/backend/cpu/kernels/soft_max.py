@@ -8,6 +8,7 @@ from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu import values
 from llamapy.backend.cpu.attention import mask_row, slope
 from llamapy.backend.cpu.step import Machine, Step, kernel
+from llamapy.backend.cpu.sync import block_of
 from llamapy.graph.ops.soft_max import SoftMax
 from llamapy.graph.tensor import Tensor
 from llamapy.native import compiled, mem, simd
@@ -20,7 +21,8 @@ def soft_max(node, ith, nth, sync, a, b):
     """Parameters: scale, max_bias. Phantom a: the mask's type."""
     n, n_q, n_head = rec.ne(node, 1, 0), rec.ne(node, 1, 1), rec.ne(node, 1, 2)
     scale, max_bias = rec.fparam(node, 0), rec.fparam(node, 1)
-    for r in range(ith, rec.n_rows(node, 1), nth):
+    start, end = block_of(rec.n_rows(node, 1), ith, nth)
+    for r in range(start, end):
         i1, rest = r % n_q, r // n_q
         head, i3 = rest % n_head, rest // n_head
         x, y = rec.row_address(node, 1, r), rec.row_address(node, 0, r)
