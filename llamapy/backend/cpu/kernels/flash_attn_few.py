@@ -265,15 +265,17 @@ def flash_attn_few(node, ith, nth, sync, k_type, v_type):
     flat = scratch + values.SCRATCH
     q = flat + KEYS * room(max(d, dv))
     parts, scores = q + heads * room(d), q + heads * (room(d) + part_size)
-    n_chunks = blocks * (n_head // heads) * n_q * rec.ne(node, 1, 3)
+    groups = n_head // heads
+    n_chunks = groups * blocks * n_q * rec.ne(node, 1, 3)
     chunk = next_chunk(node, sync)
     while chunk < n_chunks:
-        first, group = chunk % blocks * BLOCK, chunk // blocks
-        head, rest = group % (n_head // heads) * heads, group // (n_head // heads)
-        query, i3 = rest % n_q, rest // n_q
-        n = min(BLOCK, n_kv - first)
+        # All heads of some keys first: what they read lies side by side.
+        group, block, rest = chunk % groups, chunk // groups % blocks, chunk // groups // blocks
+        head, query, i3 = group * heads, rest % n_q, rest // n_q
+        first, n = block * BLOCK, min(BLOCK, n_kv - block * BLOCK)
         if blocks > 1:
-            parts = rec.shared(node) + chunk * heads * part_size
+            part = ((rest * groups + group) * blocks + block) * heads
+            parts = rec.shared(node) + part * part_size
         for h in range(heads):
             take_query(node, head + h, query, i3, q + h * room(d))
         score(node, head, heads, query, i3, first, n, k_type, q, scores, flat, scratch)
