@@ -43,11 +43,14 @@ def room(n):
 def four_rows(w, rows, stride, first, n, d, size, flat, scratch, tables):
     """Rows first .. first + 3 as float32, `size` bytes apart; past the end the last again."""
     for t in range(KEYS):
-        row = rows + min(first + t, n - 1) * stride
-        ahead = rows + min(first + t + AHEAD, n - 1) * stride
-        for line in range(0, values.n_bytes(w) * d // values.n_values(w), 64):
-            simd.prefetch(ahead + line)
-        values.row_to_f32(w, row, flat + t * size, d, scratch, tables)
+        row, out = rows + min(first + t, n - 1) * stride, flat + t * size
+        for line in range(0, d // values.n_values(w) * values.n_bytes(w), 64):
+            simd.prefetch(row + AHEAD * stride + line)
+        if values.is_plain(w) and d % 16 == 0:
+            for i in range(0, d, 16):  # not `row_to_f32`: its call would take half of the time
+                simd.store_f32x16(out + 4 * i, values.load_16(w, row + values.n_bytes(w) * i))
+        else:
+            values.row_to_f32(w, row, out, d, scratch, tables)
 
 
 @compiled
