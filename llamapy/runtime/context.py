@@ -13,7 +13,7 @@ from weakref import finalize
 
 import numpy as np
 
-from llamapy.backend.backend import Backend, view
+from llamapy.backend.backend import Backend
 from llamapy.core.errors import Aborted, BatchError, ContextFullError, UsageError
 from llamapy.core.log import log
 from llamapy.engine import Engine, Execution
@@ -27,9 +27,9 @@ from llamapy.runtime.memory.kv import KV
 from llamapy.runtime.memory.memory import Memory, NoMemory
 from llamapy.runtime.memory.window import Windows
 from llamapy.runtime.model import Model
+from llamapy.runtime.results import Floats, Reader, Results, reader
 
 Array = np.ndarray[Any, Any]
-Floats = np.ndarray[Any, np.dtype[np.float32]]
 FLASH = {"auto": None, "on": True, "off": False, True: True, False: False}
 KEPT = 16  # compiled graphs
 
@@ -40,8 +40,8 @@ class Compiled:
 
     inputs: dict[str, Tensor]
     execution: Execution
-    logits: Callable[[], Floats] | None = None
-    hidden: Callable[[], Floats] | None = None
+    logits: Reader | None = None
+    hidden: Reader | None = None
     kept: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -121,8 +121,7 @@ class Context:
         self.compiling = False  # whether kernels are being compiled, which hears no abort
         self.n_reused = 0  # how often a compiled graph was used again
         self.compile_seconds = 0.0  # spent on making graphs and compiling them
-        self._logits = self._kept_logits = np.empty((0, traced.output.ne[0]), np.float32)
-        self._hidden = self._kept_hidden = np.empty((0, model.params.n_embd), np.float32)
+        self.results = Results(traced.output.ne[0], model.params.n_embd)
         self._reserve(worst)
 
     def _make_memory(self, layers: Sequence[Layer], kinds: tuple[str, str]) -> Memory:
@@ -216,10 +215,10 @@ class Context:
         execution = self.engine.prepare(g.graph)
         made = Compiled(_used(g), execution, kept=g.kept)
         if part.n_outputs:
-            made.logits = _reader(execution, logits, part.n_outputs)
+            made.logits = reader(execution, logits, part.n_outputs)
             if self.keep_hidden:
                 hidden = g.taps.get("result_norm", logits)
-                made.hidden = _reader(execution, hidden, part.n_outputs)
+                made.hidden = reader(execution, hidden, part.n_outputs)
         self._compiled[key] = made
         if len(self._compiled) > KEPT:
             self._compiled.popitem(last=False)
@@ -261,16 +260,13 @@ class Context:
         saved, done = self.memory.save(), []
         self._busy = True
         try:
-            if len(parts) > 1:
-                self._make_room(tokens.n_outputs)
+            n = tokens.n_outputs
+            self.results.start(len(parts), n, n if self.keep_hidden else 0)
             for part, slot in zip(parts, slots):
                 done.append(slot)
                 self.memory.put(part, slot)
                 compiled = self._run(part, slot)
-                if len(parts) > 1:
-                    self._keep(compiled)
-                else:
-                    self._logits, self._hidden = self._results(compiled)
+                self.results.add(compiled.logits, compiled.hidden)
         except BaseException:
             self.memory.restore(saved, done)
             raise
@@ -307,31 +303,10 @@ class Context:
             self.observer.see(part, lambda name: compiled.execution.get(compiled.kept[name]))
         return compiled
 
-    def _results(self, compiled: Compiled) -> tuple[Floats, Floats]:
-        """Logits and hidden states of one part."""
-        logits = compiled.logits() if compiled.logits is not None else self._kept_logits[:0]
-        hidden = compiled.hidden() if compiled.hidden is not None else self._kept_hidden[:0]
-        return logits, hidden
-
-    def _make_room(self, n_outputs: int) -> None:
-        """For the results of a batch in several parts: the next part writes over those of one."""
-        if n_outputs > len(self._kept_logits):
-            self._kept_logits = np.empty((n_outputs, self._logits.shape[1]), np.float32)
-            kept = n_outputs if self.keep_hidden else 0
-            self._kept_hidden = np.empty((kept, self._hidden.shape[1]), np.float32)
-        self._logits, self._hidden = self._kept_logits[:0], self._kept_hidden[:0]
-
-    def _keep(self, compiled: Compiled) -> None:
-        """Results of one part more."""
-        logits, hidden = self._results(compiled)
-        start, end = len(self._logits), len(self._logits) + len(logits)
-        self._kept_logits[start:end], self._kept_hidden[start:end] = logits, hidden
-        self._logits, self._hidden = self._kept_logits[:end], self._kept_hidden[:end]
-
     @property
     def logits(self) -> Floats:
         """The last decode's logits, float32 [n_outputs, n_vocab]; a view until the next."""
-        return self._logits
+        return self.results.logits
 
     @property
     def embeddings(self) -> Floats:
@@ -339,7 +314,7 @@ class Context:
         n_embd]."""
         if not self.keep_hidden:
             raise UsageError("the context was made without embeddings=True")
-        return self._hidden
+        return self.results.hidden
 
     def close(self) -> None:
         """End the backends' threads. Happens by itself when the context is no longer used."""
@@ -373,8 +348,7 @@ class Context:
         for kv in self.memory.caches():
             if not kv.cells.moved:
                 continue
-            # What turns them runs in the memory where the results of the last decode may lie.
-            self._logits, self._hidden = self._logits.copy(), self._hidden.copy()
+            self.results.detach()
             moved = np.flatnonzero(kv.cells.delta)
             for start in range(0, len(moved), self.n_ubatch):
                 self._turn(kv, moved[start : start + self.n_ubatch])
@@ -401,15 +375,6 @@ def _used(g: Builder) -> dict[str, Tensor]:
     """The inputs that the graph reads: some belong to parts that are not computed."""
     leafs = {id(leaf) for leaf in g.graph.leafs}
     return {name: tensor for name, tensor in g.inputs.items() if id(tensor) in leafs}
-
-
-def _reader(execution: Execution, tensor: Tensor, n: int) -> Callable[[], Floats]:
-    """Gives a result, float32 [n, ...], where it lies if that is memory of this process."""
-    assert tensor.buffer is not None
-    if tensor.buffer.kind.host:
-        there = view(tensor).view(np.float32).reshape(n, -1)
-        return lambda: there
-    return lambda: execution.get(tensor).reshape(n, -1)
 
 
 def _positive(**numbers: int) -> None:
