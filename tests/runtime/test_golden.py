@@ -37,10 +37,14 @@ def test_golden_text(level: str, threads: int, smollm2: Path) -> None:
 def test_the_peer_finds_every_golden_token_best_or_next_to_it(
     level: str, peer: Any, smollm2: Path
 ) -> None:
-    """Where rounding tips a choice between two tokens, the peer thinks them about equal."""
+    """Where rounding tips a choice between two tokens, the peer thinks them about equal. How many
+    it would choose itself is counted over all texts: of 200 tokens alone, chance takes 2 %."""
+    best: list[bool] = []
     with peer.open(smollm2) as model, model.context(n_ctx=512) as context:
         for entry in GOLDEN[level]:
             prompt = model.tokenize(entry["prompt"].encode(), add_special=True, parse_special=True)
             logits = context.logits([*prompt, *entry["ids"]])[len(prompt) - 1 : -1]
             behind = logits.max(axis=1) - logits[range(len(entry["ids"])), entry["ids"]]
-            assert (behind < 0.5).all() and (behind == 0).mean() > 0.95
+            assert (behind < 0.5).all()
+            best += (behind == 0).tolist()
+    assert sum(best) > 0.96 * len(best)
