@@ -24,7 +24,7 @@ def comparable(case: Case) -> bool:
     ):
         return False  # order of equals, and rows that are masked whole, are left open
     if any(s is not None and s.fill == "channels" for s in case.src):
-        return False  # ggml rounds these to 8 bits: up to 75 times what CORRECTED allows
+        return False  # ggml rounds these to 8 bits: up to 75 times what LARGE_CHANNELS allows
     kinds = {s.kind for s in case.src if s is not None}
     if case.op in ("cont", "cast", "concat") and kinds & {"i32", "bf16"}:
         return False

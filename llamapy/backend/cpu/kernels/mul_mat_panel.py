@@ -10,9 +10,8 @@ cannot multiply such).
 
 from __future__ import annotations
 
-from llamapy.backend.cpu import activations as act
-from llamapy.backend.cpu import quartets, values
 from llamapy.backend.cpu import record as rec
+from llamapy.backend.cpu import values
 from llamapy.backend.cpu.panels import bytes as bytes_form
 from llamapy.backend.cpu.panels import pairs as pairs_form
 from llamapy.backend.cpu.panels.groups import ROWS, SCRATCH, ask_for, store_tile
@@ -142,18 +141,14 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     if x.ne[1] <= few(w.kind, form) or x.kind.name != "f32":
         return None
     width = FORMS[form].BYTES
-    step = quartets.quantize_step(x) if form == "x8" else act.quantize_step(x, width)
+    step, x_size = FORMS[form].rounded(x)
     panels = min(
         MOST_PANELS,
         max(1, PANEL_CACHE // (width * ROWS * k)),
         max(1, w.ne[1] // ROWS // (4 * machine.n_threads)),
     )
     private = 256 + SCRATCH + panels * (2 * 64 * (k // values.group_of(w.kind)) + width * ROWS * k)
-    params = (
-        quartets.n_bytes(k) if form == "x8" else act.row_bytes(k, width),
-        codec.tables_address(w.kind),
-        panels * ROWS,
-    )
+    params = (x_size, codec.tables_address(w.kind), panels * ROWS)
     types = (w.kind.name, form)
     product = Step(
         mul_mat_panel, (node, w, x), params, types, step.shared, private, takes=step.leaves

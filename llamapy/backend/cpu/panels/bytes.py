@@ -10,6 +10,8 @@ import numpy as np
 
 from llamapy.backend.cpu import quartets, values
 from llamapy.backend.cpu.panels.groups import ROWS, add_group, clear, turn_rows
+from llamapy.backend.cpu.step import Step
+from llamapy.graph.tensor import Tensor
 from llamapy.native import ByType, compiled, levels, mem, simd
 from llamapy.quants import codec
 
@@ -31,6 +33,11 @@ def _steps(label: str) -> int:
 
 # How many steps of four values `quads` takes at once.
 steps = ByType("steps", _steps, 0)
+
+
+def rounded(x: Tensor) -> tuple[Step, int]:
+    """The step that leaves x as these panels meet it, and the bytes of one quartet."""
+    return quartets.quantize_step(x), quartets.n_bytes(x.ne[0])
 
 
 @compiled

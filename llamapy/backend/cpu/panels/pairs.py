@@ -10,10 +10,17 @@ from __future__ import annotations
 from llamapy.backend.cpu import activations as act
 from llamapy.backend.cpu import values
 from llamapy.backend.cpu.panels.groups import ROWS, add_group, addresses, clear, turn_rows
+from llamapy.backend.cpu.step import Step
+from llamapy.graph.tensor import Tensor
 from llamapy.native import compiled, mem, simd
 
 BYTES = 2  # a value in the panel, and an activation
 COLUMNS = 1  # of activations, that lie together
+
+
+def rounded(x: Tensor) -> tuple[Step, int]:
+    """The step that leaves x as these panels meet it, and the bytes of one row."""
+    return act.quantize_step(x, BYTES), act.row_bytes(x.ne[0], BYTES)
 
 
 @compiled
