@@ -15,6 +15,7 @@ import numpy as np
 from llamapy.backend.backend import aligned
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu import values
+from llamapy.backend.cpu.panels.groups import turn_rows
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import block_of, next_chunk
 from llamapy.graph.tensor import Tensor
@@ -25,6 +26,7 @@ OPS = ("mul_mat",)
 PRIORITY = 20
 LEAST_COLUMNS = 16
 ROWS = 32  # weight rows a chunk: two panels
+PIECE = 256  # values of a row that are packed at once; blocks of all types divide it
 
 _CONFIG = aligned(64)  # palette 1; eight tiles of 16 rows, 64 bytes each
 _CONFIG[0] = 1
@@ -48,13 +50,19 @@ def round_rows(node, ith, nth, sync, a, b):
 
 @compiled
 def pack(w, rows, stride, live, k, panel, flat, half, scratch, tables):
-    """Sixteen rows as bf16 pairs: panel[k / 2, 16, 2]. Missing rows: the last."""
-    for r in range(16):
-        values.row_to_f32(w, rows + min(r, live - 1) * stride, flat, k, scratch, tables)
-        for i in range(0, k, 16):
-            simd.store_bf16_f32x16(half + 2 * i, simd.load_f32x16(flat + 4 * i))
-        for i in range(k // 2):
-            mem.put_u32(panel, 16 * i + r, mem.u32(half, i))
+    """Sixteen rows as bf16 pairs: panel[k / 2, 16, 2]. Missing rows: the last.
+
+    In pieces that stay in first-level cache until they are turned, by vectors: with 512 columns a
+    weight's products take one cycle, so packing it must not take several.
+    """
+    for at in range(0, k, PIECE):
+        n = min(PIECE, k - at)
+        for r in range(16):
+            source = rows + min(r, live - 1) * stride + at // values.n_values(w) * values.n_bytes(w)
+            values.row_to_f32(w, source, flat, n, scratch, tables)
+            for i in range(0, n, 16):
+                simd.store_bf16_f32x16(half + 2 * (r * n + i), simd.load_f32x16(flat + 4 * i))
+        turn_rows(half, n // 2, panel + 32 * at)
 
 
 @compiled
@@ -101,8 +109,8 @@ def mul_mat_tiles(node, ith, nth, sync, w, b):
     spare = regs + 8192
     scratch = spare + 4096
     flat = scratch + values.SCRATCH
-    half = flat + 4 * k
-    panel = half + 2 * k
+    half = flat + 4 * PIECE
+    panel = half + 16 * 2 * PIECE
     n_chunks = (n + ROWS - 1) // ROWS
     simd.tile_config(rec.param(node, 2))
     chunk = next_chunk(node, sync)
@@ -136,7 +144,7 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
     size, columns = (2 * k + 63) // 64 * 64, (x.ne[1] + 31) // 32 * 32
     key = (id(x), "bf16")
     step = Step(round_rows, (None, x), (size,), shared=size * columns, leaves=key)
-    private = 8192 + 4096 + values.SCRATCH + 6 * k + 2 * 32 * k
+    private = 8192 + 4096 + values.SCRATCH + (4 + 16 * 2) * PIECE + 2 * 32 * k
     params = (size, codec.tables_address(w.kind), int(_CONFIG.ctypes.data))
     types = (w.kind.name, "")
     return [step, Step(mul_mat_tiles, (node, w, x), params, types, step.shared, private, takes=key)]
