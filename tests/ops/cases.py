@@ -282,8 +282,15 @@ def _flash() -> Iterator[Case]:
             (64, 64), (kind, kind), (4, 50), nmse, fill="distance", scale=0.2, max_bias=8.0
         )
         yield _flash_case((64, 64), (kind, kind), (4, 50), nmse, sinks=True, scale=0.2)
+        # A few queries against several blocks of keys, each for all the heads that share them.
+        two = (kind, kind)
+        yield _flash_case((64, 64), two, (2, 700), nmse, sinks=True, scale=0.2, heads=(8, 2))
+        yield _flash_case((64, 64), two, (3, 530), nmse, fill="holes", window=0.3, **one)
+        yield _flash_case((64, 64), two, (4, 600), nmse, fill="distance", scale=0.2, max_bias=8.0)
+        yield _flash_case((128, 96), two, (2, 257), nmse, window=13, scale=0.1, heads=(6, 1))
     yield _flash_case((64, 64), ("f16", "f16"), (64, 300), ROUGH, scale=0.125, heads=(9, 3))
     yield _flash_case((64, 64), ("f16", "f16"), (1, 1100), ROUGH, scale=0.125, heads=(9, 3))
+    yield _flash_case((40, 72), ("f16", "f16"), (1, 600), ROUGH, scale=0.2, heads=(4, 1))
     yield _flash_case((64, 64), ("f32", "f32"), (5, 5), FLOAT, fill=None, scale=0.125, heads=(4, 4))
     yield _flash_case((64, 64), ("f16", "f16"), (7, 64), ROUGH, scale=0.3, heads=(8, 1))
 
