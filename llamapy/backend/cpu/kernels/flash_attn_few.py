@@ -165,31 +165,22 @@ def clear(out, n):
 
 
 @compiled
-def weights_of(scores, heads, t):
-    """Whether any head gives key t a weight."""
-    n = 0
-    for h in range(heads):
-        n += 1 if mem.f32(scores, h * BLOCK + t) != 0 else 0
-    return n > 0
-
-
-@compiled
 def add_values(node, head, heads, i3, first, n, w, scores, parts, part_size, flat, scratch):
     """To each head's part the sum over keys first .. first + n of weight * value. Rows without a
     weight become zeros: a cell that nobody sees may hold anything."""
     n_kv, dv, stride = rec.ne(node, 2, 1), rec.ne(node, 3, 0), rec.nb(node, 3, 1)
     vals, size = plane(node, 3, head, i3), room(dv)
     for j in range(0, n, KEYS):
-        seen = 0
-        for t in range(KEYS):
-            seen += 1 if weights_of(scores, heads, j + t) else 0
+        seen = 0  # a bit for each key to which any head gives a weight
+        for h in range(heads):
+            for t in range(KEYS):
+                seen |= (1 << t) if mem.f32(scores, h * BLOCK + j + t) != 0 else 0
         if seen == 0:
             continue
         four_rows(w, vals, stride, first + j, n_kv, dv, size, flat, scratch, rec.param(node, 4))
-        if seen < KEYS:
-            for t in range(KEYS):
-                if not weights_of(scores, heads, j + t):
-                    clear(flat + t * size, dv)
+        for t in range(KEYS):
+            if seen & (1 << t) == 0:
+                clear(flat + t * size, dv)
         for h in range(heads):
             add_four(flat, size, scores + 4 * (h * BLOCK + j), parts + h * part_size + PART, dv)
 
