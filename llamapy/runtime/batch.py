@@ -108,8 +108,8 @@ def check(batch: Batch, memory: Positions, *, n_vocab: int, n_embd: int, n_seq_m
 
 
 def _one_more(batch: Batch, memory: Positions, n_vocab: int, n_seq_max: int) -> Tokens | None:
-    """A valid batch of one token that a text goes on with: nearly all are, and half a millisecond
-    of arrays is much beside one token of a small model. None for any other."""
+    """A valid batch of one token that a text goes on with: nearly all are, and a quarter of a
+    millisecond of arrays is much beside one token of a small model. None for any other."""
     tokens, seq = batch.tokens, batch.sequences
     if not isinstance(tokens, list) or len(tokens) != 1 or type(tokens[0]) is not int:
         return None

@@ -1,15 +1,61 @@
-"""What the attention kernels share: masks, ALiBi slopes, the soft cap."""
+"""What the attention kernels share: which nodes they can compute, masks, ALiBi slopes, the soft
+cap."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from llamapy.backend.cpu import activate
+from llamapy.backend.cpu import activate, values
 from llamapy.backend.cpu import record as rec
+from llamapy.graph.ops.flash_attn import FlashAttn
+from llamapy.graph.tensor import Tensor
 from llamapy.native import compiled, simd
+from llamapy.quants import codec
 
 MINUS_INFINITY = 0xFC00  # as a half: what a mask hides a key with
 HIDDEN = 0xFC00FC00FC00FC00  # four of them
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a flash_attn node reads. `heads`: how many of its heads share keys, values and mask;
+    `params` and `types`: what every kernel for it begins with."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Tensor | None
+    sinks: Tensor | None
+    heads: int
+    params: tuple[float | int, ...]
+    types: tuple[str, str]
+
+    def tensors(self, node: Tensor) -> tuple[Tensor | None, ...]:
+        """The result and the sources, as kernels read them."""
+        return node, self.q, self.k, self.v, self.mask, self.sinks
+
+
+def sources(node: Tensor) -> Sources | None:
+    """The sources of a flash_attn node; None if the kernels cannot read them."""
+    op = node.op
+    if not isinstance(op, FlashAttn):
+        return None
+    q, k, v, mask, sinks = op.spread(node.src)
+    assert q is not None and k is not None and v is not None
+    for t in (k, v):
+        if not t.contiguous_rows or (t.kind.name not in values.PLAIN and t.kind.unpack is None):
+            return None
+    if q.kind.name != "f32" or (
+        mask is not None and (mask.kind.name != "f16" or not mask.contiguous_rows)
+    ):
+        return None
+    shared = k.ne[2] == v.ne[2] and (mask is None or mask.ne[2] == 1)
+    tables = codec.tables_address(k.kind), codec.tables_address(v.kind)
+    params = (float(op.scale), float(op.max_bias), float(op.softcap), *tables)
+    heads = q.ne[2] // k.ne[2] if shared else 1
+    return Sources(q, k, v, mask, sinks, heads, params, (k.kind.name, v.kind.name))
 
 
 @compiled

@@ -34,11 +34,8 @@ def fill(  # type: ignore[no-untyped-def]
             seen = mem.u8(held, n_seq_max * j) != 0
             seen = seen and not (causal != 0 and q > p)
             seen = seen and not (window > 0 and q <= p - window)
-            if distances != 0:
-                value = np.float32(-abs(p - q)) if seen else np.float32(-np.inf)
-                mem.put_f16(row, j, value)
-            else:
-                mem.put_u16(row, j, np.uint16(0 if seen else 0xFC00))
+            value = np.float32(-abs(p - q) if distances != 0 else 0)
+            mem.put_f16(row, j, value if seen else np.float32(-np.inf))
 
 
 def mask(layer: Layer, part: Tokens, pos: Ints, seqs: Bools) -> Halves:

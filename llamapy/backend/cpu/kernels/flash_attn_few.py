@@ -8,17 +8,24 @@ at a time), so a cache that is visible in steps costs nothing for its empty end.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu import values
-from llamapy.backend.cpu.attention import HIDDEN, MINUS_INFINITY, mask_row, plane, slope
+from llamapy.backend.cpu.attention import (
+    HIDDEN,
+    MINUS_INFINITY,
+    mask_row,
+    plane,
+    slope,
+    sources,
+)
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import block_of, next_chunk
-from llamapy.graph.ops.flash_attn import FlashAttn
 from llamapy.graph.tensor import Tensor
 from llamapy.native import compiled, mem, simd
-from llamapy.quants import codec
 
 OPS = ("flash_attn",)
 FEW = 4
@@ -28,15 +35,12 @@ AHEAD = 16  # rows that are asked for ahead: heads of a row lie apart, which no 
 PART = 64  # bytes before what a block gives: its greatest score, the sum of its weights
 
 
-def padded(n: int) -> int:
+def padded(n):  # type: ignore[no-untyped-def]
     """Bytes of n float32, for loops of 32."""
     return 4 * ((n + 31) // 32 * 32)
 
 
-@compiled
-def room(n):
-    """As `padded`, in compiled code."""
-    return 4 * ((n + 31) // 32 * 32)
+room = compiled(padded)
 
 
 @compiled
@@ -298,44 +302,21 @@ def join_parts(node, ith, nth, sync, a, b):
 
 
 def plan(node: Tensor, machine: Machine) -> list[Step] | None:
-    op = node.op
-    if not isinstance(op, FlashAttn):
+    read = sources(node)
+    if read is None:
         return None
-    q, k, v, mask, sinks = op.spread(node.src)
-    assert q is not None and k is not None and v is not None
-    for t in (k, v):
-        if not t.contiguous_rows or (t.kind.name not in values.PLAIN and t.kind.unpack is None):
-            return None
-    if q.kind.name != "f32" or (
-        mask is not None and (mask.kind.name != "f16" or not mask.contiguous_rows)
-    ):
-        return None
-    d, dv, n_rows = q.ne[0], v.ne[0], q.ne[1] * q.ne[2] * q.ne[3]
-    blocks = -(-k.ne[1] // BLOCK)
-    # Heads that share keys and values go together, unless masks or values differ between them, or
-    # too little would be left to share among the threads.
-    shared = k.ne[2] == v.ne[2] and (mask is None or mask.ne[2] == 1)
-    heads = q.ne[2] // k.ne[2] if shared else 1
-    if blocks * n_rows // heads < 2 * machine.n_threads:
+    d, dv, n_rows = read.q.ne[0], read.v.ne[0], math.prod(read.q.ne[1:])
+    blocks, heads = -(-read.k.ne[1] // BLOCK), read.heads
+    if blocks * n_rows // heads < 2 * machine.n_threads:  # too little to share among the threads
         heads = 1
     part = PART + padded(dv)
     private = values.SCRATCH + KEYS * padded(max(d, dv))
     private += heads * (padded(d) + part + 4 * BLOCK)
-    params = (
-        float(op.scale),
-        float(op.max_bias),
-        float(op.softcap),
-        codec.tables_address(k.kind),
-        codec.tables_address(v.kind),
-        heads,
-        blocks,
-    )
-    types = (k.kind.name, v.kind.name)
-    tensors = (node, q, k, v, mask, sinks)
+    tensors, params, types = read.tensors(node), (*read.params, heads, blocks), read.types
     if blocks == 1:
         return [Step(flash_attn_few, tensors, params, types, private=private)]
     size, key = blocks * n_rows * part, (id(node), "parts")
     return [
         Step(flash_attn_few, tensors, params, types, shared=size, private=private, leaves=key),
-        Step(join_parts, (node, sinks), (heads, blocks), shared=size, takes=key),
+        Step(join_parts, (node, read.sinks), (heads, blocks), shared=size, takes=key),
     ]

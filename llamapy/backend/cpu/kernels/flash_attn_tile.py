@@ -13,13 +13,19 @@ import numpy as np
 
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu import values
-from llamapy.backend.cpu.attention import HIDDEN, MINUS_INFINITY, capped, mask_row, plane, slope
+from llamapy.backend.cpu.attention import (
+    HIDDEN,
+    MINUS_INFINITY,
+    capped,
+    mask_row,
+    plane,
+    slope,
+    sources,
+)
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import next_chunk
-from llamapy.graph.ops.flash_attn import FlashAttn
 from llamapy.graph.tensor import Tensor
 from llamapy.native import compiled, mem, simd
-from llamapy.quants import codec
 
 OPS = ("flash_attn",)
 PRIORITY = 10
@@ -66,16 +72,13 @@ def shown(node, head, i3, query, live, first, n):
     return last
 
 
-def padded(d: int) -> int:
+def padded(d):  # type: ignore[no-untyped-def]
     """Bytes of a row as float32. Rows a power of two apart would share a few places of the cache:
     of 36 rows of 256 values, read side by side, not all would stay."""
     return 4 * d + 64
 
 
-@compiled
-def room(d):
-    """As `padded`, in compiled code."""
-    return 4 * d + 64
+room = compiled(padded)
 
 
 @compiled
@@ -311,31 +314,11 @@ def flash_attn_tile(node, ith, nth, sync, k_type, v_type):
 
 
 def plan(node: Tensor, machine: Machine) -> list[Step] | None:
-    op = node.op
-    if not isinstance(op, FlashAttn):
+    read = sources(node)
+    if read is None or read.q.ne[1] <= FEW:
         return None
-    q, k, v, mask, sinks = op.spread(node.src)
-    assert q is not None and k is not None and v is not None
-    if q.ne[1] <= FEW or q.kind.name != "f32":
-        return None
-    for t in (k, v):
-        if not t.contiguous_rows or (t.kind.name not in values.PLAIN and t.kind.unpack is None):
-            return None
-    if mask is not None and (mask.kind.name != "f16" or not mask.contiguous_rows):
-        return None
-    d, dv = q.ne[0], v.ne[0]
-    # Heads that share keys and values go together, unless masks or values differ between them.
-    shared = k.ne[2] == v.ne[2] and (mask is None or mask.ne[2] == 1)
-    heads = q.ne[2] // k.ne[2] if shared else 1
+    d, dv = read.q.ne[0], read.v.ne[0]
     private = values.SCRATCH + 64 * (BLOCK + KEYS) + BLOCK * (padded(d) + padded(dv))
-    private += heads * (128 + 64 * (d + dv))
-    params = (
-        float(op.scale),
-        float(op.max_bias),
-        float(op.softcap),
-        codec.tables_address(k.kind),
-        codec.tables_address(v.kind),
-        heads,
-    )
-    types = (k.kind.name, v.kind.name)
-    return [Step(flash_attn_tile, (node, q, k, v, mask, sinks), params, types, private=private)]
+    private += read.heads * (128 + 64 * (d + dv))
+    params = (*read.params, read.heads)
+    return [Step(flash_attn_tile, read.tensors(node), params, read.types, private=private)]
