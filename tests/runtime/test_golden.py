@@ -45,6 +45,6 @@ def test_the_peer_finds_every_golden_token_best_or_next_to_it(
             prompt = model.tokenize(entry["prompt"].encode(), add_special=True, parse_special=True)
             logits = context.logits([*prompt, *entry["ids"]])[len(prompt) - 1 : -1]
             behind = logits.max(axis=1) - logits[range(len(entry["ids"])), entry["ids"]]
-            assert (behind < 0.5).all()
+            assert (behind < 0.5).all() and (behind == 0).mean() > 0.94
             best += (behind == 0).tolist()
     assert sum(best) > 0.96 * len(best)
