@@ -8,10 +8,10 @@ needs nothing of Python or numba at run time, so that a later process can load i
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, get_type_hints
 
+from llamapy.native import numba_patches
 from llamapy.native.jit import OPTIONS
 from llamapy.native.store import ENTRY, Code
 
@@ -30,7 +30,7 @@ def build(
     from numba.core.compiler_lock import global_compiler_lock
 
     llvm.initialize_native_asmparser()  # for `simd.panel`
-    with global_compiler_lock, _only_the_whole(), _aligned_stacks():
+    with global_compiler_lock, numba_patches.for_kernels():
         dispatcher = numba.njit(**{**OPTIONS, **options})(function)
         types = tuple(_type(kind) for kind in kinds)
         dispatcher.compile(types)
@@ -38,7 +38,9 @@ def build(
         result = _result(made.signature.return_type)
         if result is None:
             return None
-        library = dispatcher.targetctx.codegen().create_library(f"entry.{function.__name__}")
+        library = dispatcher.targetctx.codegen().create_library(
+            numba_patches.ENTRY + function.__name__
+        )
         library.add_linking_library(made.library)
         library.add_ir_module(_entry(dispatcher.targetctx, made, result))
         library.finalize()
@@ -131,48 +133,3 @@ def _entry(context: Any, made: Any, result: str) -> Any:
         out = builder.fpext(out, f64)
     builder.ret(out)
     return module
-
-
-@contextmanager
-def _aligned_stacks() -> Iterator[None]:
-    """Functions start with a stack pointer that is a multiple of 32. A vector that finds no
-    register lies there; by itself LLVM takes what it gets, a multiple of 16, and if that is an odd
-    one, half of these loads and stores touch two cache lines: 20 % of a matrix product."""
-    from numba.core import cpu
-
-    context: Any = cpu.CPUContext
-    declare = context.declare_function
-
-    def declare_aligned(self: Any, module: Any, fndesc: Any) -> Any:
-        function = declare(self, module, fndesc)
-        set.add(function.attributes, '"stackrealign"')  # not among the names that llvmlite knows
-        return function
-
-    context.declare_function = declare_aligned
-    try:
-        yield
-    finally:
-        del context.declare_function
-
-
-@contextmanager
-def _only_the_whole() -> Iterator[None]:
-    """numba makes machine code, wrappers for Python and an environment of every function by
-    itself; here they are all contained in the entry, and nothing else is called."""
-    from numba.core import codegen, cpu
-
-    kept = []
-    for owner, name in (
-        (codegen.JITCodeLibrary, "_finalize_specific"),
-        (codegen.JITCPUCodegen, "set_env"),
-        (cpu.CPUContext, "create_cpython_wrapper"),
-        (cpu.CPUContext, "create_cfunc_wrapper"),
-    ):
-        if name in vars(owner):  # in another version of numba it may be slower, but right
-            kept.append((owner, name, vars(owner)[name]))
-            setattr(owner, name, lambda *args, **more: None)
-    try:
-        yield
-    finally:
-        for owner, name, value in kept:
-            setattr(owner, name, value)

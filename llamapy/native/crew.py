@@ -32,16 +32,24 @@ _ROOT = str(Path(importlib.import_module(_PACKAGE).__path__[0]).parent)
 # What is to be compiled: a kernel and its two types, or a function and the types of its arguments.
 Wanted = tuple[Kernel | Compiled, tuple[Any, ...]]
 Job = tuple[str, str, list[str]]
+_always: dict[Wanted, None] = {}
+
+
+def always(what: Kernel | Compiled, *types: Any) -> None:
+    """From now on `load` loads this, too: what every run needs and no step of a graph calls."""
+    _always[what, types] = None
 
 
 def load(
     wanted: Sequence[Wanted], n: int, report: Callable[[str, int, int], None] | None = None
 ) -> int:
-    """Load all; those that are not on the disk are compiled, in up to n processes, and counted.
+    """Load all, and what is `always` wanted; those that are not on the disk are compiled, in up to
+    n processes, and counted.
 
     report(name, done, total) while there is something to compile, at last with done = total.
     """
     report = report or (lambda name, done, total: None)
+    wanted = list(dict.fromkeys([*wanted, *_always]))
     missing = [(what, types) for what, types in wanted if not what.load_kept(*types)]
     total = len(missing)
     if not missing:

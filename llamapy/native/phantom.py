@@ -9,7 +9,9 @@ the type through functions made by `by_type`.
 from llvmlite import ir
 from numba import types
 from numba.core.datamodel import models
-from numba.extending import overload, register_model
+from numba.core.typing import signature
+from numba.core.typing.templates import AbstractTemplate, infer_global
+from numba.extending import lower_builtin, register_model
 
 
 class Phantom(types.Type):
@@ -28,23 +30,39 @@ class _PhantomModel(models.PrimitiveModel):
 
 def make_by_type(name, resolve, n_args):
     """A function f(phantom, a0, ...) that numba replaces by what resolve(label) gives: a constant
-    or a function."""
-    names = ", ".join(f"a{i}" for i in range(n_args))
-    comma = ", " if n_args else ""
-    space = {"resolve": resolve, "Phantom": Phantom}
-    exec(
-        f"def {name}(w{comma}{names}):\n    raise NotImplementedError\n"
-        f"def typed(w{comma}{names}):\n"
-        f"    if not isinstance(w, Phantom):\n        return None\n"
-        f"    found = resolve(w.label)\n"
-        f"    found = getattr(found, 'inner', found)\n"
-        + (
-            f"    def implementation(w, {names}):\n        return found({names})\n"
-            if n_args
-            else "    def implementation(w):\n        return found\n"
-        )
-        + "    return implementation\n",
-        space,
-    )
-    overload(space[name], inline="never")(space["typed"])
-    return space[name]
+    or a function, which is called without one between."""
+
+    def stub(w, *arguments):
+        raise NotImplementedError
+
+    stub.__name__ = stub.__qualname__ = name
+
+    def found_for(w):
+        found = resolve(w.label)
+        return getattr(found, "inner", found)
+
+    class Template(AbstractTemplate):
+        key = stub
+
+        def generic(self, args, kws):
+            if kws or len(args) != n_args + 1 or not isinstance(args[0], Phantom):
+                return None
+            kind = self.context.resolve_value_type(found_for(args[0]))
+            if n_args == 0:
+                return signature(types.unliteral(kind), args[0])
+            called = self.context.resolve_function_type(kind, args[1:], {})
+            return called and signature(called.return_type, args[0], *called.args)
+
+    infer_global(stub, types.Function(Template))
+
+    @lower_builtin(stub, types.VarArg(types.Any))
+    def lowered(context, builder, sig, args):
+        found = found_for(sig.args[0])
+        if n_args == 0:
+            return context.get_constant_generic(builder, sig.return_type, found)
+        kind = context.typing_context.resolve_value_type(found)
+        function = context.get_function(kind, signature(sig.return_type, *sig.args[1:]))
+        context.add_linking_libs(getattr(function, "libs", ()))
+        return function(builder, args[1:])
+
+    return stub

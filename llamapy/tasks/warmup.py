@@ -19,7 +19,6 @@ from llamapy.graph.op import maker
 from llamapy.native import Compiled, crew
 from llamapy.quants import codec
 from llamapy.runtime.context import Context
-from llamapy.runtime.memory import masks
 from llamapy.runtime.memory.kv import CACHE_TYPES, cache_type
 from llamapy.runtime.model import Model
 
@@ -60,7 +59,7 @@ def of_all(report: Report | None = None) -> Warmed:
 def _compile(
     nodes: list[Tensor], report: Report | None, more: list[crew.Wanted] | None = None
 ) -> Warmed:
-    wanted = dict.fromkeys([(masks.fill, masks.TYPES), *(more or [])])
+    wanted = dict.fromkeys(more or [])
     for bits in ACTIVATION_BITS:
         cpu = CPU(1, activation_bits=bits)
         try:

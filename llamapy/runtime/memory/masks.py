@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llamapy.native import compiled, mem
+from llamapy.native import compiled, crew, mem
 from llamapy.nn.cache import Layer
 from llamapy.runtime.memory.cells import Bools, Ints
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from llamapy.runtime.batch import Tokens
 
 Halves = np.ndarray[Any, np.dtype[np.float16]]
-TYPES = (int,) * 11  # what Python calls `fill` with
 
 
 @compiled
@@ -36,6 +35,9 @@ def fill(  # type: ignore[no-untyped-def]
             seen = seen and not (window > 0 and q <= p - window)
             value = np.float32(-abs(p - q) if distances != 0 else 0)
             mem.put_f16(row, j, value if seen else np.float32(-np.inf))
+
+
+crew.always(fill, *(int,) * 11)
 
 
 def mask(layer: Layer, part: Tokens, pos: Ints, seqs: Bools) -> Halves:
