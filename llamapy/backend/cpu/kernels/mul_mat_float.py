@@ -19,6 +19,7 @@ from llamapy.native import compiled, mem, simd
 
 OPS = ("mul_mat",)
 PRIORITY = 5
+ROWS_FEW, PARTS = 32, 4
 FEW = 8  # up to so many columns each row of weights is read by itself
 BLOCK = 256  # so much of a panel stays in first-level cache while all columns meet it
 
@@ -65,11 +66,13 @@ def plane_of_weights(node, i2, i3):
 def mul_mat_float_few(node, ith, nth, sync, w, b):
     k, n, m = rec.ne(node, 1, 0), rec.ne(node, 1, 1), rec.ne(node, 2, 1)
     scratch = rec.private(node, ith)
-    per_plane = (n + 31) // 32
+    stride, element = rec.nb(node, 1, 1), rec.nb(node, 1, 0)
+    size = max(ROWS_FEW, (n + PARTS * nth - 1) // (PARTS * nth))
+    per_plane = (n + size - 1) // size
     n_chunks = per_plane * rec.ne(node, 2, 2) * rec.ne(node, 2, 3)
     chunk = next_chunk(node, sync)
     while chunk < n_chunks:
-        plane, first = chunk // per_plane, chunk % per_plane * 32
+        plane, first = chunk // per_plane, chunk % per_plane * size
         i2, i3 = plane % rec.ne(node, 2, 2), plane // rec.ne(node, 2, 2)
         rows = plane_of_weights(node, i2, i3)
         for c in range(m):
@@ -86,10 +89,15 @@ def mul_mat_float_few(node, ith, nth, sync, w, b):
                 + i2 * rec.nb(node, 0, 2)
                 + i3 * rec.nb(node, 0, 3)
             )
-            for r in range(first, min(first + 32, n)):
-                mem.put_f32(
-                    y, r, dots.dot(w, rows + r * rec.nb(node, 1, 1), rec.nb(node, 1, 0), x, k)
-                )
+            last = min(first + size, n)
+            half = (last - first) // 2
+            for r in range(first, first + half):
+                row = rows + r * stride
+                one, two = dots.two_dots(w, row, row + half * stride, element, x, k)
+                mem.put_f32(y, r, one)
+                mem.put_f32(y, r + half, two)
+            if first + 2 * half < last:
+                mem.put_f32(y, last - 1, dots.dot(w, rows + (last - 1) * stride, element, x, k))
         chunk = next_chunk(node, sync)
 
 
