@@ -9,6 +9,7 @@ numba does not have is passed over: it may then be slower, but is right.
 from __future__ import annotations
 
 import gc
+import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +25,7 @@ def for_kernels() -> Iterator[None]:
 
     changes: list[tuple[Any, str, Callable[..., Any]]] = [
         (codegen.JITCodeLibrary, "_finalize_specific", _nothing),
+        (codegen.JITCPUCodegen, "_add_module", _nothing),
         (codegen.JITCPUCodegen, "set_env", _nothing),
         (cpu.CPUContext, "create_cpython_wrapper", _nothing),
         (cpu.CPUContext, "create_cfunc_wrapper", _nothing),
@@ -83,8 +85,7 @@ def _declare_aligned(context: Any, module: Any, fndesc: Any) -> Any:
     """Functions start with a stack pointer that is a multiple of 32. A vector that finds no
     register lies there; by itself LLVM takes what it gets, a multiple of 16, and if that is an odd
     one, half of these loads and stores touch two cache lines: 20 % of a matrix product."""
-    from numba.core.base import BaseContext
-
-    function = BaseContext.declare_function(context, module, fndesc)
+    base: Any = importlib.import_module("numba.core.base")
+    function = base.BaseContext.declare_function(context, module, fndesc)
     set.add(function.attributes, '"stackrealign"')  # not among the names that llvmlite knows
     return function

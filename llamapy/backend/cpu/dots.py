@@ -138,7 +138,8 @@ def row_total(w, a, p):
 def dot_blocks(w, row, x, k, tables):
     """A weight row in blocks of 32 (codec: `numbers`) times a quantized row, straight from memory.
 
-    Row after row, not several at once: what reads ahead in the processor follows one stream best.
+    Row after row: neighbours lie in one page, where the processor reads ahead for one only (see
+    `dot_pairs`).
     """
     pairs, size, n = act.pairs_32(x, k, 1), values.n_bytes(w), k // 32
     a, b, p, q = simd.zeros_f32x8(), simd.zeros_f32x8(), simd.zeros_f32x4(), simd.zeros_f32x4()
@@ -226,24 +227,3 @@ def dot(w, row, stride, x, k):
     for i in range(whole, k):
         total += values.load_1(w, row + stride * i, 0) * mem.f32(x, i)
     return total
-
-
-@compiled
-def two_dots(w, row, other, stride, x, k):
-    """As `dot` for two rows. If these lie in different pages, memory gives both sooner than one
-    after the other: a line takes a quarter fewer loads, so that more lines are under way."""
-    a, b = simd.zeros_f32x16(), simd.zeros_f32x16()
-    c, d = a, b
-    size = values.n_bytes(w)
-    whole = k // 32 * 32 if stride == size else 0
-    for i in range(0, whole, 32):
-        y, z = simd.load_f32x16(x + 4 * i), simd.load_f32x16(x + 4 * i + 64)
-        a = simd.fma_f32x16(values.load_16(w, row + size * i), y, a)
-        b = simd.fma_f32x16(values.load_16(w, row + size * (i + 16)), z, b)
-        c = simd.fma_f32x16(values.load_16(w, other + size * i), y, c)
-        d = simd.fma_f32x16(values.load_16(w, other + size * (i + 16)), z, d)
-    one, two = simd.total_f32x16(a + b), simd.total_f32x16(c + d)
-    for i in range(whole, k):
-        one += values.load_1(w, row + stride * i, 0) * mem.f32(x, i)
-        two += values.load_1(w, other + stride * i, 0) * mem.f32(x, i)
-    return one, two

@@ -46,6 +46,13 @@ def barrier(sync, nth):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def rows_of_chunk(n, nth):
+    """How many of n rows of weights a thread takes at a time: long runs, which memory gives faster,
+    but some for each thread, so that a slow one is helped."""
+    return max(32, (n + 4 * nth - 1) // (4 * nth))
+
+
+@compiled
 def next_chunk(node, sync):  # type: ignore[no-untyped-def]
     """The number of the next chunk of this node; past the end of any work when the run is being
     stopped."""

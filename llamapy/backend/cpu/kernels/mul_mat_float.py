@@ -8,19 +8,19 @@ time. Rows of either source may lie anywhere; elements of a weight row, too (a t
 
 from __future__ import annotations
 
-from llamapy.backend.cpu import dots, values
+from llamapy.backend.cpu import dot_pairs, dots, values
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu.activations import apart, copy_row, flat_row
 from llamapy.backend.cpu.panels.groups import ROWS, addresses, store_products, store_tile
 from llamapy.backend.cpu.step import Machine, Step, kernel
-from llamapy.backend.cpu.sync import block_of, next_chunk
+from llamapy.backend.cpu.sync import block_of, next_chunk, rows_of_chunk
 from llamapy.graph.tensor import Tensor
 from llamapy.native import compiled, mem, simd
 
 OPS = ("mul_mat",)
 PRIORITY = 5
-ROWS_FEW, PARTS = 32, 4
 FEW = 8  # up to so many columns each row of weights is read by itself
+ROWS_FEW = 32  # rows that stay in the cache while each of these columns meets them
 BLOCK = 256  # so much of a panel stays in first-level cache while all columns meet it
 
 
@@ -67,7 +67,7 @@ def mul_mat_float_few(node, ith, nth, sync, w, b):
     k, n, m = rec.ne(node, 1, 0), rec.ne(node, 1, 1), rec.ne(node, 2, 1)
     scratch = rec.private(node, ith)
     stride, element = rec.nb(node, 1, 1), rec.nb(node, 1, 0)
-    size = max(ROWS_FEW, (n + PARTS * nth - 1) // (PARTS * nth))
+    size = rows_of_chunk(n, nth) if m == 1 else ROWS_FEW
     per_plane = (n + size - 1) // size
     n_chunks = per_plane * rec.ne(node, 2, 2) * rec.ne(node, 2, 3)
     chunk = next_chunk(node, sync)
@@ -93,7 +93,7 @@ def mul_mat_float_few(node, ith, nth, sync, w, b):
             half = (last - first) // 2
             for r in range(first, first + half):
                 row = rows + r * stride
-                one, two = dots.two_dots(w, row, row + half * stride, element, x, k)
+                one, two = dot_pairs.two_dots(w, row, row + half * stride, element, x, k)
                 mem.put_f32(y, r, one)
                 mem.put_f32(y, r + half, two)
             if first + 2 * half < last:

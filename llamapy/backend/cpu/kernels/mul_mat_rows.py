@@ -1,4 +1,5 @@
-"""mul_mat with few columns (decode): integer dots straight on the blocks, one weight row at a time.
+"""mul_mat with few columns (decode): integer dots straight on the blocks, a weight row at a time,
+or two for one column (see `dot_pairs`).
 
 Rows of the activations have been quantized to 8 bits once for all threads (and for all products
 that share them).
@@ -9,18 +10,16 @@ one is touched.
 from __future__ import annotations
 
 from llamapy.backend.cpu import activations as act
-from llamapy.backend.cpu import dots
+from llamapy.backend.cpu import dot_pairs, dots
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu.step import Machine, Step, kernel
-from llamapy.backend.cpu.sync import next_chunk
+from llamapy.backend.cpu.sync import next_chunk, rows_of_chunk
 from llamapy.graph.tensor import Tensor
 from llamapy.native import mem
 from llamapy.quants import codec
 
 OPS = ("mul_mat",)
 PRIORITY = 0
-ROWS = 32  # weight rows a chunk, at least
-PARTS = 4  # chunks a thread, at most
 
 
 @kernel
@@ -28,7 +27,7 @@ def mul_mat_rows(node, ith, nth, sync, w, b):
     k, n, m = rec.ne(node, 1, 0), rec.ne(node, 1, 1), rec.ne(node, 2, 1)
     x_size, tables = rec.param(node, 0), rec.param(node, 1)
     scratch, x_rows = rec.private(node, ith), rec.shared(node)
-    size = max(ROWS, (n + PARTS * nth - 1) // (PARTS * nth))
+    size = rows_of_chunk(n, nth)
     per_plane = (n + size - 1) // size
     n_chunks = per_plane * rec.ne(node, 2, 2) * rec.ne(node, 2, 3)
     chunk = next_chunk(node, sync)
@@ -42,7 +41,13 @@ def mul_mat_rows(node, ith, nth, sync, w, b):
         out = rec.data(node, 0) + i2 * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3)
         x, last, stride = x_rows + plane * m * x_size, min(first + size, n), rec.nb(node, 1, 1)
         if m == 1:
-            for r in range(first, last):
+            half = (last - first) // 2 if dot_pairs.in_pairs(w) else 0
+            for r in range(first, first + half):
+                row = rows + r * stride
+                one, two = dot_pairs.two_rows(w, row, row + half * stride, x, k, tables)
+                mem.put_f32(out, r, one)
+                mem.put_f32(out, r + half, two)
+            for r in range(first + 2 * half, last):
                 mem.put_f32(out, r, dots.dot_row(w, rows + r * stride, x, k, scratch, tables))
         else:
             for r in range(first, last):

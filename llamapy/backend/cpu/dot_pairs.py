@@ -1,0 +1,79 @@
+"""Dot products of two weight rows at once with one row of activations, for compiled code.
+
+The rows lie far apart. A core can wait for so many loads at a time and no more; what two rows share
+is loaded once, so that more lines of weights are under way, and the processor reads ahead for each
+of them. Rows that are neighbours lie in one page, where it follows only one: half as fast as one
+row after the other.
+"""
+
+from __future__ import annotations
+
+from llamapy.backend.cpu import activations as act
+from llamapy.backend.cpu import values
+from llamapy.backend.cpu.dots import AHEAD, block_dots, row_total
+from llamapy.native import compiled, mem, simd
+
+
+@compiled
+def in_pairs(w):
+    """Whether `two_rows` can multiply this type. IQ4_XS has so much to compute that it gains
+    nothing."""
+    return values.halves(w) > 0 or (values.has_dot(w) and not values.is_wide(w))
+
+
+@compiled(forceinline=True)
+def two_rows(w, row, other, x, k, tables):
+    """Two weight rows times a quantized row."""
+    if values.halves(w) > 0:
+        return two_dot_blocks(w, row, other, x, k, tables)
+    return two_dot_large_blocks(w, row, other, x, k, tables)
+
+
+@compiled(forceinline=True)
+def two_dot_blocks(w, row, other, x, k, tables):
+    """Rows in blocks of 32, see `dots.dot_blocks`."""
+    pairs, size, n = act.pairs_32(x, k, 1), values.n_bytes(w), k // 32
+    a, b, p, q = simd.zeros_f32x8(), simd.zeros_f32x8(), simd.zeros_f32x4(), simd.zeros_f32x4()
+    for i in range(n):
+        one, two, y, pair = row + size * i, other + size * i, x + 32 * i, pairs + 8 * i
+        simd.prefetch(one + AHEAD)
+        simd.prefetch(two + AHEAD)
+        a, p = block_dots(w, one, y, pair, tables, a, p)
+        b, q = block_dots(w, two, y, pair, tables, b, q)
+    return row_total(w, a, p), row_total(w, b, q)
+
+
+@compiled
+def two_dot_large_blocks(w, row, other, x, k, tables):
+    """Rows in blocks of 256, see `dots.dot_large_blocks`."""
+    a, b, size = simd.zeros_f32x8(), simd.zeros_f32x8(), 1024 // values.group(w)
+    d, sums = act.scales_32(x, k, 1), act.group_sums(w, x, k, 1)
+    for i in range(k // 256):
+        at = values.n_bytes(w) * i
+        for line in range(at, at + values.n_bytes(w), 64):
+            simd.prefetch(row + AHEAD + line)
+            simd.prefetch(other + AHEAD + line)
+        y, z, s = x + 256 * i, d + 32 * i, sums + size * i
+        a = a + values.dot(w, row + at, y, z, s, tables)
+        b = b + values.dot(w, other + at, y, z, s, tables)
+    return simd.total_f32x8(a), simd.total_f32x8(b)
+
+
+@compiled
+def two_dots(w, row, other, stride, x, k):
+    """Rows of F32, F16 or BF16 times a row of float32; see `dots.dot`."""
+    a, b = simd.zeros_f32x16(), simd.zeros_f32x16()
+    c, d = a, b
+    size = values.n_bytes(w)
+    whole = k // 32 * 32 if stride == size else 0
+    for i in range(0, whole, 32):
+        y, z = simd.load_f32x16(x + 4 * i), simd.load_f32x16(x + 4 * i + 64)
+        a = simd.fma_f32x16(values.load_16(w, row + size * i), y, a)
+        b = simd.fma_f32x16(values.load_16(w, row + size * (i + 16)), z, b)
+        c = simd.fma_f32x16(values.load_16(w, other + size * i), y, c)
+        d = simd.fma_f32x16(values.load_16(w, other + size * (i + 16)), z, d)
+    one, two = simd.total_f32x16(a + b), simd.total_f32x16(c + d)
+    for i in range(whole, k):
+        one += values.load_1(w, row + stride * i, 0) * mem.f32(x, i)
+        two += values.load_1(w, other + stride * i, 0) * mem.f32(x, i)
+    return one, two
