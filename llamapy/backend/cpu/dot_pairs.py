@@ -1,6 +1,6 @@
-"""Dot products of two weight rows at once with one row of activations, for compiled code.
+"""Weight rows times one row of activations, two rows at a time, for compiled code.
 
-The rows lie far apart. A core can wait for so many loads at a time and no more; what two rows share
+The two lie far apart. A core can wait for so many loads at a time and no more; what two rows share
 is loaded once, so that more lines of weights are under way, and the processor reads ahead for each
 of them. Rows that are neighbours lie in one page, where it follows only one: half as fast as one
 row after the other.
@@ -10,8 +10,35 @@ from __future__ import annotations
 
 from llamapy.backend.cpu import activations as act
 from llamapy.backend.cpu import values
-from llamapy.backend.cpu.dots import AHEAD, block_dots, row_total
+from llamapy.backend.cpu.dots import AHEAD, block_dots, dot, dot_row, row_total
 from llamapy.native import compiled, mem, simd
+
+
+@compiled
+def products(w, rows, stride, x, k, scratch, tables, y, first, last):
+    """y[r] = row r of the weights, `stride` bytes after the one before, times a quantized row."""
+    half = (last - first) // 2 if in_pairs(w) else 0
+    for r in range(first, first + half):
+        row = rows + r * stride
+        one, two = two_rows(w, row, row + half * stride, x, k, tables)
+        mem.put_f32(y, r, one)
+        mem.put_f32(y, r + half, two)
+    for r in range(first + 2 * half, last):
+        mem.put_f32(y, r, dot_row(w, rows + r * stride, x, k, scratch, tables))
+
+
+@compiled
+def float_products(w, rows, stride, element, x, k, y, first, last):
+    """As `products` for rows of F32, F16 or BF16, whose elements are `element` bytes apart, and a
+    row of float32."""
+    half = (last - first) // 2
+    for r in range(first, first + half):
+        row = rows + r * stride
+        one, two = two_dots(w, row, row + half * stride, element, x, k)
+        mem.put_f32(y, r, one)
+        mem.put_f32(y, r + half, two)
+    for r in range(first + 2 * half, last):
+        mem.put_f32(y, r, dot(w, rows + r * stride, element, x, k))
 
 
 @compiled
@@ -23,7 +50,6 @@ def in_pairs(w):
 
 @compiled(forceinline=True)
 def two_rows(w, row, other, x, k, tables):
-    """Two weight rows times a quantized row."""
     if values.halves(w) > 0:
         return two_dot_blocks(w, row, other, x, k, tables)
     return two_dot_large_blocks(w, row, other, x, k, tables)
@@ -61,7 +87,7 @@ def two_dot_large_blocks(w, row, other, x, k, tables):
 
 @compiled
 def two_dots(w, row, other, stride, x, k):
-    """Rows of F32, F16 or BF16 times a row of float32; see `dots.dot`."""
+    """See `dots.dot`."""
     a, b = simd.zeros_f32x16(), simd.zeros_f32x16()
     c, d = a, b
     size = values.n_bytes(w)

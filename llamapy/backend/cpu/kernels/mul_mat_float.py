@@ -8,7 +8,7 @@ time. Rows of either source may lie anywhere; elements of a weight row, too (a t
 
 from __future__ import annotations
 
-from llamapy.backend.cpu import dot_pairs, dots, values
+from llamapy.backend.cpu import dot_pairs, values
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu.activations import apart, copy_row, flat_row
 from llamapy.backend.cpu.panels.groups import ROWS, addresses, store_products, store_tile
@@ -90,14 +90,7 @@ def mul_mat_float_few(node, ith, nth, sync, w, b):
                 + i3 * rec.nb(node, 0, 3)
             )
             last = min(first + size, n)
-            half = (last - first) // 2
-            for r in range(first, first + half):
-                row = rows + r * stride
-                one, two = dot_pairs.two_dots(w, row, row + half * stride, element, x, k)
-                mem.put_f32(y, r, one)
-                mem.put_f32(y, r + half, two)
-            if first + 2 * half < last:
-                mem.put_f32(y, last - 1, dots.dot(w, rows + (last - 1) * stride, element, x, k))
+            dot_pairs.float_products(w, rows, stride, element, x, k, y, first, last)
         chunk = next_chunk(node, sync)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.backend.cpu import activations as act
-from llamapy.backend.cpu import dots, values
+from llamapy.backend.cpu import dot_pairs, dots, values
 from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import next_chunk
@@ -39,16 +39,16 @@ def mul_mat_id(node, ith, nth, sync, w, b):
         y = rec.data(node, 0) + used * rec.nb(node, 0, 1) + token * rec.nb(node, 0, 2)
         x_row = used % rec.ne(node, 2, 1)
         rows = rec.data(node, 1) + expert * rec.nb(node, 1, 2)
-        for r in range(first, min(first + ROWS, n)):
-            row = rows + r * rec.nb(node, 1, 1)
-            if expert < 0 or expert >= rec.ne(node, 1, 2):
+        stride, last = rec.nb(node, 1, 1), min(first + ROWS, n)
+        if expert < 0 or expert >= rec.ne(node, 1, 2):
+            for r in range(first, last):
                 mem.put_f32(y, r, np.float32(np.nan))
-            elif values.is_plain(w):
-                x = rec.data(node, 2) + x_row * rec.nb(node, 2, 1) + token * rec.nb(node, 2, 2)
-                mem.put_f32(y, r, dots.dot(w, row, rec.nb(node, 1, 0), x, k))
-            else:
-                x = rec.shared(node) + (x_row + token * rec.ne(node, 2, 1)) * x_size
-                mem.put_f32(y, r, dots.dot_row(w, row, x, k, scratch, tables))
+        elif values.is_plain(w):
+            x = rec.data(node, 2) + x_row * rec.nb(node, 2, 1) + token * rec.nb(node, 2, 2)
+            dot_pairs.float_products(w, rows, stride, rec.nb(node, 1, 0), x, k, y, first, last)
+        else:
+            x = rec.shared(node) + (x_row + token * rec.ne(node, 2, 1)) * x_size
+            dot_pairs.products(w, rows, stride, x, k, scratch, tables, y, first, last)
         chunk = next_chunk(node, sync)
 
 

@@ -15,7 +15,6 @@ from llamapy.backend.cpu import record as rec
 from llamapy.backend.cpu.step import Machine, Step, kernel
 from llamapy.backend.cpu.sync import next_chunk, rows_of_chunk
 from llamapy.graph.tensor import Tensor
-from llamapy.native import mem
 from llamapy.quants import codec
 
 OPS = ("mul_mat",)
@@ -41,14 +40,7 @@ def mul_mat_rows(node, ith, nth, sync, w, b):
         out = rec.data(node, 0) + i2 * rec.nb(node, 0, 2) + i3 * rec.nb(node, 0, 3)
         x, last, stride = x_rows + plane * m * x_size, min(first + size, n), rec.nb(node, 1, 1)
         if m == 1:
-            half = (last - first) // 2 if dot_pairs.in_pairs(w) else 0
-            for r in range(first, first + half):
-                row = rows + r * stride
-                one, two = dot_pairs.two_rows(w, row, row + half * stride, x, k, tables)
-                mem.put_f32(out, r, one)
-                mem.put_f32(out, r + half, two)
-            for r in range(first + 2 * half, last):
-                mem.put_f32(out, r, dots.dot_row(w, rows + r * stride, x, k, scratch, tables))
+            dot_pairs.products(w, rows, stride, x, k, scratch, tables, out, first, last)
         else:
             for r in range(first, last):
                 row = rows + r * stride
