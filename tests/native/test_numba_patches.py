@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,14 +45,21 @@ def test_every_change_finds_its_place_and_is_taken_back() -> None:
 
 
 def test_numba_itself_works_as_ever_after_kernels() -> None:
-    @compiled
-    def add(x: int, y: int) -> int:
-        return x + y
+    """What our functions share with a user's own (division, tanh) was made for ours only."""
 
-    assert add(2, 3) == 5
-    ours = njit(lambda a: a.sum() + 1)
-    assert ours(np.arange(4)) == 7
-    assert ours.py_func(np.arange(4)) == 7
+    @compiled
+    def ours(x: int, y: int) -> float:
+        return float(x // y + x % y) + np.tanh(float(x))
+
+    def theirs(a: np.ndarray[Any, Any], n: int) -> Any:
+        total = a.sum()
+        for i in range(1, n):
+            total += i // 3 * max(i % 5, 2) + np.tanh(a[i])
+        return total
+
+    assert ours(7, 2) == 4 + np.tanh(7.0)
+    numbers = np.arange(20.0) / 10
+    assert njit(theirs)(numbers, 20) == pytest.approx(theirs(numbers, 20), rel=1e-12)
 
 
 RUN = """
