@@ -32,12 +32,12 @@ _ROOT = str(Path(importlib.import_module(_PACKAGE).__path__[0]).parent)
 # What is to be compiled: a kernel and its two types, or a function and the types of its arguments.
 Wanted = tuple[Kernel | Compiled, tuple[Any, ...]]
 Job = tuple[str, str, list[str]]
-_always: dict[Wanted, None] = {}
+ALWAYS: dict[Wanted, None] = {}
 
 
 def always(what: Kernel | Compiled, *types: Any) -> None:
     """From now on `load` loads this, too: what every run needs and no step of a graph calls."""
-    _always[what, types] = None
+    ALWAYS[what, types] = None
 
 
 def load(
@@ -49,7 +49,7 @@ def load(
     report(name, done, total) while there is something to compile, at last with done = total.
     """
     report = report or (lambda name, done, total: None)
-    wanted = list(dict.fromkeys([*wanted, *_always]))
+    wanted = list(dict.fromkeys([*wanted, *ALWAYS]))
     missing = [(what, types) for what, types in wanted if not what.load_kept(*types)]
     total = len(missing)
     if not missing:

@@ -59,7 +59,7 @@ def of_all(report: Report | None = None) -> Warmed:
 def _compile(
     nodes: list[Tensor], report: Report | None, more: list[crew.Wanted] | None = None
 ) -> Warmed:
-    wanted = dict.fromkeys(more or [])
+    wanted = dict.fromkeys([*crew.ALWAYS, *(more or [])])
     for bits in ACTIVATION_BITS:
         cpu = CPU(1, activation_bits=bits)
         try:
