@@ -187,10 +187,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("types", nargs="*", metavar="TYPE", help=f"of {', '.join(PEER)}")
+    parser.add_argument(
+        "types", nargs="*", type=_type, metavar="TYPE", help=f"of {', '.join(PEER)}"
+    )
     parser.add_argument("--level", choices=sorted(CPUS), default="avx512")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--assembly", metavar="TYPE", help="print our machine code for a type")
+    parser.add_argument(
+        "--assembly", type=_type, metavar="TYPE", help="print our machine code for a type"
+    )
     a = parser.parse_args()
     if a.assembly:
         print(assembly(a.assembly, a.level))
@@ -204,6 +208,14 @@ def main() -> None:
             print(f"{kind:5} {'; '.join(both)}", flush=True)
     if a.json:
         print(json.dumps({"level": a.level, "loops": rows}))
+
+
+def _type(name: str) -> str:
+    """The type that a person calls `name`, in any case."""
+    for kind in PEER:
+        if kind.lower() == name.lower():
+            return kind
+    raise argparse.ArgumentTypeError(f"no type {name!r} here: there are {', '.join(PEER)}")
 
 
 def _said(loop: Loop | None) -> str:
