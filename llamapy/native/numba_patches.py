@@ -37,7 +37,7 @@ def for_kernels() -> Iterator[None]:
     ]
     kept = [(owner, name, vars(owner).get(name)) for owner, name, _ in changes]
     collects = gc.isenabled()
-    gc.disable()  # a fifth of the time: what is made here is kept, but searched again and again
+    gc.disable()  # a tenth of the time: what is made here is kept, but searched again and again
     try:
         for owner, name, change in changes:
             if hasattr(owner, name):
