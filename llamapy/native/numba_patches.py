@@ -60,7 +60,7 @@ def _nothing(*args: Any, **more: Any) -> None:
 def _remembered(kind: Any) -> Callable[..., Any]:
     """Which overload a call with arguments of some types takes, looked for once and not at every
     plus sign: a tenth of the time."""
-    search = kind.get_call_type
+    search: Any = getattr(kind, "get_call_type", None)  # None: nothing will call what is made here
 
     def get_call_type(function: Any, context: Any, args: Any, kws: Any) -> Any:
         if kws:
