@@ -179,6 +179,13 @@ def channels() -> Iterator[Case]:
         for m in (9, 42):
             large = f32(k, m, 2, fill="channels", high=30.0)
             yield Case("mul_mat", (Src(kind, (k, 21), weight=True), large), nmse=nmse)
+        # Channels beyond what a second digit holds; blocks much smaller than others of their row.
+        larger = f32(k, 9, fill="channels", high=1e5)
+        yield Case("mul_mat", (Src(kind, (k, 21), weight=True), larger), nmse=nmse)
+        if 1 < codec.get(kind).n_values <= 256:
+            k = 12 * codec.get(kind).n_values
+            uneven = Src(kind, (k, 21), fill="sizes", weight=True)
+            yield Case("mul_mat", (uneven, f32(k, 9)), nmse=PRODUCT.get(kind, QUANTIZED))
         # Neighbours all at the end of the range: sums of their products are as large as they get.
         full = f32(k, 9, fill="uniform", low=0.9, high=1.0)
         nmse = PRODUCT.get(kind, QUANTIZED)

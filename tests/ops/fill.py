@@ -25,7 +25,8 @@ def draw(
 ) -> Array:
     """Blocks of `kind`, shape [ne3, ne2, ne1, blocks a row]."""
     if kind.n_values > 1:
-        return rng.choice(valid_blocks(kind.name), shape)
+        blocks = rng.choice(valid_blocks(kind.name), shape)
+        return _sizes(rng, kind, blocks) if fill == "sizes" else blocks
     numbers = FILLS[fill](rng, shape, low, high)
     return numbers.astype(kind.block) if kind.block.kind == "i" else encode(kind, numbers)
 
@@ -49,6 +50,14 @@ def valid_blocks(name: str) -> Array:
     good = blocks[(largest > 0.25) & (largest < 4)]
     assert len(good) > 32, name
     return good[:512]
+
+
+def _sizes(rng: np.random.Generator, kind: type[Codec], blocks: Array) -> Array:
+    """The same blocks, but their scales of all sizes, some of them none."""
+    factor = np.exp2(-rng.integers(0, 14, blocks.shape)) * rng.choice([0, 1, 1, 1], blocks.shape)
+    for field in [f for f in kind.block.names or () if kind.block[f].kind == "f"]:
+        blocks[field] = (blocks[field].T * factor.T).T
+    return blocks
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...], low: float, high: float) -> Array:

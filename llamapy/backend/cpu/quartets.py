@@ -6,13 +6,13 @@ the last one stands in for the others):
     int8 [k / 4, 4 rows, 4 values]
     scales float32 [k / 32, 4]; sums of the rounded values float32 [k / 32, 4] and [k / 16, 4]
     outliers: how many (int32, 64 bytes); the channel where each begins (int32); scales float32
-    [k / 16, 4]; values int8 [k / 16, 4 rows, 4]
+    [k / 32, 4]; second digits int8 [k / 32, 4 rows, 4]
 
 A few channels of a model's activations are far larger than the rest. They make the step of 8 bits
-coarse for their whole block of 32, and most of a row's rounding error comes from there. So in such
-blocks the four neighbours with the largest channel are taken out: they are zero in the block, which
-gets a finer step, and outliers twice: rounded to 8 bits, then what that lost. Products add each as
-one more step of four.
+coarse for their whole block of 32, and most of a row's rounding error comes from there. So such
+blocks get the step that the others ask for, and the four neighbours with the largest channel are
+*outliers*: they have two digits, of which the second counts 128 steps. Products add second digits
+as one more step of four.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from llamapy.native import compiled, levels, mem, simd
 
 ROWS = 4
 SCRATCH = 64 + 32 + ROWS * 128
+DIGIT = 128  # what the second digit counts
+REACH = 127 * 127  # steps that two digits hold, neighbours together
 # Four channels are taken out if the block's rounding error (root mean square, over the quartet)
 # would be more than this part of the average block of its row: docs/speed.md.
 TOLERANCE = 0.01
@@ -37,7 +39,7 @@ TOLERANCE = 0.01
 
 def n_bytes(k: int) -> int:
     """Bytes of a quartet, if every block has outliers."""
-    return act.apart(4 * k + 16 * (k // 32 * 2 + k // 16) + 64 + (4 + 16 + 16) * (k // 16))
+    return act.apart(4 * k + 16 * (k // 32 * 2 + k // 16) + 64 + (4 + 16 + 16) * (k // 32))
 
 
 @compiled
@@ -87,15 +89,15 @@ def channel(quartet, k, i):
 
 
 @compiled
-def own_scales(quartet, k, i):
-    """Address of the four scales of outlier i."""
-    return outliers(quartet, k) + 64 + 4 * (k // 16) + 16 * i
+def digit_scales(quartet, k, i):
+    """Address of the four scales of outlier i's second digits."""
+    return outliers(quartet, k) + 64 + 4 * (k // 32) + 16 * i
 
 
 @compiled
-def own_values(quartet, k, i):
+def second_digits(quartet, k, i):
     """Address of the 16 values of outlier i."""
-    return outliers(quartet, k) + 64 + (4 + 16) * (k // 16) + 16 * i
+    return outliers(quartet, k) + 64 + (4 + 16) * (k // 32) + 16 * i
 
 
 @compiled
@@ -135,12 +137,14 @@ def peak(x, paired):
 
 
 @compiled
-def round_block(x, paired, quartet, k, b, scratch):
-    """Block b of a quartet from its rows (at x[0] ... x[3]); its four scales. scratch: 16 bytes."""
+def round_block(x, paired, finest, quartet, k, b, scratch):
+    """Block b of a quartet from its rows (at x[0] ... x[3]); its four scales, not below `finest`.
+    scratch: 16 bytes."""
     most = simd.greatest_f32x4(
         peak(x[0], paired), peak(x[1], paired), peak(x[2], paired), peak(x[3], paired)
     )
-    step, to = most * simd.splat_f32x4(np.float32(1 / 127)), quartet + 128 * b
+    step = simd.max_f32x4(most * simd.splat_f32x4(np.float32(1 / 127)), finest)
+    to = quartet + 128 * b
     simd.store_f32x4(scales(quartet, k) + 16 * b, step)
     simd.store_f32x4(scratch, simd.inverse_f32x4(step))
     simd.mingle_i8x32(
@@ -175,19 +179,21 @@ def worst(x, weights, scratch):
 
 
 @compiled
-def put_outlier(v, step, at, quartet, k, i):
-    """Sixteen values, four of each row, as outlier i, in steps (one for the four of a row); what
-    they are when rounded."""
+def put_outlier(v, at, quartet, k, i):
+    """Sixteen values in steps, four of each row, as outlier i, which begins at `at`; the sums of
+    each row when rounded."""
+    high = simd.nearest_i32x16(v * simd.splat_f32x16(np.float32(1 / DIGIT)))
+    more = simd.to_f32x16(high) * simd.splat_f32x16(np.float32(DIGIT))
     mem.put_i32(outliers(quartet, k) + 64, i, np.int32(at))
-    simd.store_f32x4(own_scales(quartet, k, i), simd.fourths_f32x4(step))
-    rounded = simd.nearest_i32x16(v * simd.inverse_f32x16(step))
-    simd.store_i8_i32x16(own_values(quartet, k, i), rounded)
-    return step * simd.to_f32x16(rounded)
+    simd.store_i8_i32x16(second_digits(quartet, k, i), high)
+    low = simd.nearest_i32x16(v - more)
+    simd.store_i8_i32x16(quartet + 4 * at, low)
+    return simd.totals_of_fours_f32x4(simd.to_f32x16(low) + more)
 
 
 @compiled
 def take_out(x, paired, quartet, k, b, n, weights, scratch):
-    """Outliers n and n + 1, from block b, and the block anew without them. scratch: 32 + 512
+    """Outlier n, from block b, and the block anew with the step of the others. scratch: 32 + 512
     bytes."""
     rows, rest = scratch, scratch + 32
     mem.put_i64(rows, 0, x[0])
@@ -196,17 +202,17 @@ def take_out(x, paired, quartet, k, b, n, weights, scratch):
     mem.put_i64(rows, 3, x[3])
     at = worst(rows, weights, rest) // 4 * 4
     v = simd.fours_f32x16(x[0] + 4 * at, x[1] + 4 * at, x[2] + 4 * at, x[3] + 4 * at)
-    most = simd.greatest_of_fours_f32x16(magnitudes(v, paired))
-    step = most * simd.splat_f32x16(np.float32(1 / 127))
-    known = put_outlier(v, step, 32 * b + at, quartet, k, n)
-    fine = step * simd.splat_f32x16(np.float32(1 / 126 if paired else 1 / 254))
-    known = known + put_outlier(v - known, fine, 32 * b + at, quartet, k, n + 1)
+    finest = simd.fourths_f32x4(simd.greatest_of_fours_f32x16(magnitudes(v, paired)))
+    finest = finest * simd.splat_f32x4(np.float32(1 / REACH))
     for c in range(ROWS):
         mem.copy(rest + 128 * c, mem.i64(rows, c), 128)
         simd.store_f32x4(rest + 128 * c + 4 * at, simd.splat_f32x4(np.float32(0)))
-    round_block((rest, rest + 128, rest + 256, rest + 384), paired, quartet, k, b, rows)
-    total, whole = simd.totals_of_fours_f32x4(known), sums_32(quartet, k) + 16 * b
-    half = sums_16(quartet, k) + 32 * b + 16 * (at // 16)
+    y = rest, rest + 128, rest + 256, rest + 384
+    step = round_block(y, paired, finest, quartet, k, b, rows)
+    simd.store_f32x4(rows, simd.inverse_f32x4(step))
+    simd.store_f32x4(digit_scales(quartet, k, n), step * simd.splat_f32x4(np.float32(DIGIT)))
+    total = step * put_outlier(v * simd.four_times_f32x16(rows), 32 * b + at, quartet, k, n)
+    whole, half = sums_32(quartet, k) + 16 * b, sums_16(quartet, k) + 16 * (2 * b + at // 16)
     simd.store_f32x4(whole, simd.load_f32x4(whole) + total)
     simd.store_f32x4(half, simd.load_f32x4(half) + total)
 
@@ -222,10 +228,10 @@ def quantize_rows(x, k, paired, quartet, scratch):
     mem.put_f32(weights, 3, weight(x[3], k))
     for b in range(k // 32):
         y = x[0] + 128 * b, x[1] + 128 * b, x[2] + 128 * b, x[3] + 128 * b
-        step = round_block(y, paired, quartet, k, b, more)
+        step = round_block(y, paired, simd.zeros_f32x4(), quartet, k, b, more)
         if simd.total_f32x4(step * step * simd.load_f32x4(weights)) > np.float32(ROWS):
             take_out(y, paired, quartet, k, b, n, weights, more)
-            n += 2
+            n += 1
     mem.put_i32(outliers(quartet, k), 0, np.int32(n))
 
 

@@ -159,24 +159,13 @@ scale_pair_0, scale_pair_1, scale_pair_2, scale_pair_3 = (_scale_pair(j) for j i
 scale_pair_4, scale_pair_5, scale_pair_6, scale_pair_7 = (_scale_pair(j) for j in range(4, 8))
 
 
-# The running sum of a group of steps.
-RUNNING = _vector(I16, 32) if levels.short_sums() else _vector(I32, 16)
-
-
 def one_step(b, acc, u, x):
     """A running sum with four products a lane more (64 bytes of each)."""
-    if levels.short_sums():
-        return b.add(acc, pairs_u8s8(b, u, x))
     if levels.has("avx512"):
         return _vnni(b, acc, u, x)
     if levels.has("neon"):
         return b.add(acc, _sdot(b, u, x))
     return b.add(acc, _quads(b, u, x, unsigned=True))
-
-
-def end_of_steps(b, acc):
-    """A running sum as sixteen lanes of 32 bits."""
-    return pairs_i16(b, acc, const(_vector(I16, 32), 1)) if levels.short_sums() else acc
 
 
 @operation(i32x16, i32x16, i16x32, i16x32)

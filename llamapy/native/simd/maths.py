@@ -69,7 +69,9 @@ def _pairwise(kind, name, body):
     return operation(kind, kind, kind)(named(f"{name}_{kind.name}", body))
 
 
-max_f32x8, max_f32x16 = _pairwise(f32x8, "max", larger), _pairwise(f32x16, "max", larger)
+max_f32x4, max_f32x8, max_f32x16 = (
+    _pairwise(kind, "max", larger) for kind in (f32x4, f32x8, f32x16)
+)
 min_f32x8, min_f32x16 = _pairwise(f32x8, "min", smaller), _pairwise(f32x16, "min", smaller)
 
 

@@ -52,16 +52,18 @@ greatest_f32x4 = _FOUR(named("greatest_f32x4", _across(larger)))
 sums_f32x4 = _FOUR(named("sums_f32x4", _across(lambda b, x, y: b.fadd(x, y))))
 
 
-def _inverse(kind):
-    def body(b, x):
-        zero = const(kind, 0.0)
-        return b.select(b.fcmp_ordered(">", x, zero), b.fdiv(const(kind, 1.0), x), zero)
+@operation(f32x4, f32x4)
+def inverse_f32x4(b, x):
+    """1 / x, and 0 for 0 and less."""
+    zero = const(f32x4, 0.0)
+    return b.select(b.fcmp_ordered(">", x, zero), b.fdiv(const(f32x4, 1.0), x), zero)
 
-    return operation(kind, kind)(named(f"inverse_{kind.name}", body))
 
-
-# 1 / x, and 0 for 0 and less.
-inverse_f32x4, inverse_f32x16 = _inverse(f32x4), _inverse(f32x16)
+@operation(f32x16, ADDRESS)
+def four_times_f32x16(b, address):
+    """Four float32, each for the four lanes of its row."""
+    x = b.load(at(b, address, f32x4), align=1, typ=f32x4.ir)
+    return b.shuffle_vector(x, x, lanes([i // ROWS for i in range(4 * ROWS)]))
 
 
 @operation(f32x16, ADDRESS, ADDRESS, ADDRESS, ADDRESS)

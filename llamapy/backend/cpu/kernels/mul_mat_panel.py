@@ -42,7 +42,7 @@ def panels_times_columns(
     """`n` rows from `rows` on, packed as panels, times all columns of x; out: address of the first
     result; then: the rows that probably come next."""
     k, m, x_size = rec.ne(node, 1, 0), rec.ne(node, 2, 1), rec.param(node, 0)
-    panel_size, scale_size = size(form) * ROWS * k, 64 * (k // values.group(w))
+    panel_size, scale_size = size(form) * ROWS * k, 64 * (k // values.group(w) + 1)
     stride, row_stride = rec.nb(node, 0, 1), rec.nb(node, 1, 1)
     n_panels = (n + ROWS - 1) // ROWS
     ask_for(w, rows, row_stride, k)
@@ -81,7 +81,7 @@ def mul_mat_panel(node, ith, nth, sync, w, form):
     tile = rec.private(node, ith)
     scratch = tile + 256
     scales = scratch + SCRATCH
-    beside = 64 * (k // values.group(w)) * (per_chunk // ROWS)
+    beside = 64 * (k // values.group(w) + 1) * (per_chunk // ROWS)
     minimums = scales + beside
     panel = minimums + beside
     per_plane = (n + per_chunk - 1) // per_chunk
@@ -147,7 +147,9 @@ def plan(node: Tensor, machine: Machine) -> list[Step] | None:
         max(1, PANEL_CACHE // (width * ROWS * k)),
         max(1, w.ne[1] // ROWS // (4 * machine.n_threads)),
     )
-    private = 256 + SCRATCH + panels * (2 * 64 * (k // values.group_of(w.kind)) + width * ROWS * k)
+    private = (
+        256 + SCRATCH + panels * (2 * 64 * (k // values.group_of(w.kind) + 1) + width * ROWS * k)
+    )
     params = (x_size, codec.tables_address(w.kind), panels * ROWS)
     types = (w.kind.name, form)
     product = Step(

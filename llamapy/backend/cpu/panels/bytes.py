@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from llamapy.backend.cpu import quartets, values
-from llamapy.backend.cpu.panels.groups import ROWS, add_group, clear, turn_rows
+from llamapy.backend.cpu.panels.groups import ROWS, store_products, turn_rows
 from llamapy.backend.cpu.step import Step
 from llamapy.graph.tensor import Tensor
 from llamapy.native import ByType, compiled, levels, mem, simd
@@ -40,20 +40,60 @@ def rounded(x: Tensor) -> tuple[Step, int]:
     return quartets.quantize_step(x), quartets.n_bytes(x.ne[0])
 
 
-@compiled
-def quads(w, panel, x):
-    """The integer products of some steps, sixteen rows times four columns."""
+# Whether the scales in a panel are integers, and the greatest of them: what sums of 16 bits, or of
+# eight steps of wide ones, can be multiplied with.
+integer_scales = ByType("integer_scales", lambda label: int(levels.short_sums()), 0)
+top_scale = ByType(
+    "top_scale", lambda t: 4095 if values.spans_more_than_seven_bits(codec.get(t)) else 32767, 0
+)
+
+
+@compiled(forceinline=True)
+def add_steps(w, panel, x, s, d, out):
+    """Some steps of products, times the scales at s (of rows) and d (of columns), to out[4, 16]."""
     if values.is_wide(w):
         if steps(w) == 8:
-            return simd.wide_quads_8(panel, x)
-        return simd.wide_quads_4(panel, x)
-    if steps(w) == 8:
-        return simd.quads_8(panel, x)
-    if steps(w) == 4:
-        return simd.quads_4(panel, x)
-    if steps(w) == 2:
-        return simd.quads_2(panel, x)
-    return simd.quads_1(panel, x)
+            simd.wide_quads_8(panel, x, s, d, out)
+        else:
+            simd.wide_quads_4(panel, x, s, d, out)
+    elif steps(w) == 8:
+        simd.quads_8(panel, x, s, d, out)
+    elif steps(w) == 4:
+        simd.quads_4(panel, x, s, d, out)
+    elif steps(w) == 2:
+        simd.quads_2(panel, x, s, d, out)
+    else:
+        simd.quads_1(panel, x, s, d, out)
+
+
+@compiled(forceinline=True)
+def add_step(w, panel, x, s, d, out):
+    """`add_steps` for one of them."""
+    if values.is_wide(w):
+        simd.wide_quads_1(panel, x, s, d, out)
+    else:
+        simd.quads_1(panel, x, s, d, out)
+
+
+@compiled
+def make_integers(w, n, scales, minimums):
+    """Scales of n groups as integers, twice in 32 bits, and minimums, both in units of the row:
+    float32 [16] after the scales."""
+    most = simd.splat_f32x16(np.float32(1e-20))
+    for g in range(n):
+        most = simd.max_f32x16(simd.abs_f32x16(simd.load_f32x16(scales + 64 * g)), most)
+    unit = most * simd.splat_f32x16(np.float32(1 / top_scale(w)))
+    simd.store_f32x16(scales + 64 * n, unit)
+    inverse = simd.splat_f32x16(np.float32(1)) / unit
+    low = simd.splat_f32x16(np.float32(values.lowest(w)))
+    for g in range(n):
+        s = simd.nearest_i32x16(simd.load_f32x16(scales + 64 * g) * inverse)
+        simd.store_i32x16(scales + 64 * g, simd.twice_i32x16(s))
+        # Where the minimum is a multiple of the scale: of the scale that products meet.
+        m = low * simd.to_f32x16(s)
+        if values.has_min(w):
+            m = simd.load_f32x16(minimums + 64 * g) * inverse
+        simd.store_f32x16(minimums + 64 * g, m)
 
 
 @compiled
@@ -75,12 +115,8 @@ def pack_blocks(w, rows, stride, live, k, panel, s_out, m_out, flat, tables):
 
 
 @compiled
-def pack(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables):
-    """Interleave rows as bytes from 0 (number - lowest); scales and negated minimums beside.
-    Missing rows: the last."""
-    if values.halves(w) > 0:
-        pack_blocks(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables)
-        return
+def pack_unpacked(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables):
+    """`pack` for types whose blocks are unpacked first."""
     q, s, m, flat = scratch, scratch + 256, scratch + 320, scratch + values.SCRATCH
     low, n = values.lowest(w), values.n_values(w)
     offset, per = simd.splat_i8x32(np.int8(-low)), n // values.group(w)
@@ -98,41 +134,45 @@ def pack(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables):
 
 
 @compiled
-def one_quad(w, panel, x):
-    """The integer products of one step."""
-    return simd.wide_quads_1(panel, x) if values.is_wide(w) else simd.quads_1(panel, x)
+def pack(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables):
+    """Interleave rows as bytes from 0 (number - lowest); scales and negated minimums beside.
+    Missing rows: the last."""
+    if values.halves(w) > 0:
+        pack_blocks(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables)
+    else:
+        pack_unpacked(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables)
+    if integer_scales(w):
+        make_integers(w, k // values.group(w), s_out, m_out)
 
 
 @compiled
-def sums_of_group(w, panel, x):
-    """The integer products of a group, sixteen rows times four columns."""
-    i0, i1, i2, i3 = quads(w, panel, x)
-    for at in range(4 * steps(w), values.group(w), 4 * steps(w)):
-        a = quads(w, panel + ROWS * at, x + 4 * at)
-        i0, i1, i2, i3 = i0 + a[0], i1 + a[1], i2 + a[2], i3 + a[3]
-    return i0, i1, i2, i3
-
-
-@compiled
-def add_columns(out, i, s, d, m, t, more):
-    """`add_group` for four columns; d and t: addresses of their scales and sums."""
-    add_group(out, i[0], s, mem.f32(d, 0), m, mem.f32(t, 0), more)
-    add_group(out + 64, i[1], s, mem.f32(d, 1), m, mem.f32(t, 1), more)
-    add_group(out + 128, i[2], s, mem.f32(d, 2), m, mem.f32(t, 2), more)
-    add_group(out + 192, i[3], s, mem.f32(d, 3), m, mem.f32(t, 3), more)
+def start(w, n, minimums, t, out):
+    """Minimums of n groups times the sums of activations."""
+    a, b, c, d = simd.zeros_f32x16(), simd.zeros_f32x16(), simd.zeros_f32x16(), simd.zeros_f32x16()
+    if values.has_offset(w):
+        for g in range(n):
+            m = simd.load_f32x16(minimums + 64 * g)
+            a = simd.fma_f32x16(m, simd.splat_f32x16(mem.f32(t, 4 * g)), a)
+            b = simd.fma_f32x16(m, simd.splat_f32x16(mem.f32(t, 4 * g + 1)), b)
+            c = simd.fma_f32x16(m, simd.splat_f32x16(mem.f32(t, 4 * g + 2)), c)
+            d = simd.fma_f32x16(m, simd.splat_f32x16(mem.f32(t, 4 * g + 3)), d)
+    store_products(out, (a, b, c, d))
 
 
 @compiled
 def four_columns(w, panel, scales, minimums, x, size, live, k, out):
     """Sixteen rows times the four columns of a quartet at x: out[c, 0..15]."""
-    n, d, t = values.group(w), quartets.scales(x, k), quartets.group_sums(w, x, k)
-    clear(out)
-    for g in range(k // n):
-        totals = sums_of_group(w, panel + ROWS * n * g, x + 4 * n * g)
-        s, m = simd.load_f32x16(scales + 64 * g), simd.load_f32x16(minimums + 64 * g)
-        add_columns(out, totals, s, d + 16 * (n * g // 32), m, t + 16 * g, values.has_offset(w))
+    n, d, more = values.group(w), quartets.scales(x, k), 4 * steps(w)
+    start(w, k // n, minimums, quartets.group_sums(w, x, k), out)
+    for at in range(0, k, more):
+        add_steps(
+            w, panel + ROWS * at, x + 4 * at, scales + 64 * (at // n), d + 16 * (at // 32), out
+        )
     for i in range(quartets.n_outliers(x, k)):
-        at, d = quartets.channel(x, k, i), quartets.own_scales(x, k, i)
-        totals = one_quad(w, panel + ROWS * at, quartets.own_values(x, k, i))
-        s = simd.load_f32x16(scales + 64 * (at // n))
-        add_columns(out, totals, s, d, s, t, False)
+        at = quartets.channel(x, k, i)
+        own, digits = quartets.digit_scales(x, k, i), quartets.second_digits(x, k, i)
+        add_step(w, panel + ROWS * at, digits, scales + 64 * (at // n), own, out)
+    if integer_scales(w):
+        unit = simd.load_f32x16(scales + 64 * (k // n))
+        for i in range(0, 4 * 64, 64):
+            simd.store_f32x16(out + i, unit * simd.load_f32x16(out + i))
