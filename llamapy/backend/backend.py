@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -47,6 +48,23 @@ def aligned(n_bytes: int, alignment: int = 64) -> np.ndarray[Any, np.dtype[np.ui
     return raw[start : start + n_bytes]
 
 
+def on_small_pages(n_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
+    """n_bytes of zeroed memory that takes up only what is touched, to 4 KiB; None where that is not
+    to be had.
+
+    `aligned` gives large pages where the system has them: fast to read, but each is cleared whole,
+    2 MiB of it, when its first byte is touched.
+    """
+    if not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return None
+    try:
+        pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages.madvise(mmap.MADV_NOHUGEPAGE)
+    except (OSError, OverflowError):
+        return None
+    return np.frombuffer(pages, np.uint8)
+
+
 def host_memory() -> tuple[int, int]:
     """(free, total) bytes of this machine; (0, 0) where the system does not say."""
     try:
@@ -86,6 +104,11 @@ class Backend(ABC):
     def allocate(self, n_bytes: int, kind: BufferType | None = None) -> Buffer:
         kind = kind or self.buffer_type
         return Buffer(kind, aligned(n_bytes, kind.alignment))
+
+    def allocate_sparse(self, n_bytes: int) -> Buffer | None:
+        """Memory of the default type, for what may stay empty but for a few bytes here and there;
+        None where `allocate` is as good. Slower to read where it is full."""
+        return None
 
     @abstractmethod
     def supports_op(self, node: Tensor) -> bool:

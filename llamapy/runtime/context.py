@@ -117,6 +117,7 @@ class Context:
         self.memory = self._make_memory(traced.layers, (type_k, type_v))
         worst = self._choose_flash(flash_attn, n_outputs_max)
         self._compiled: OrderedDict[Any, Compiled] = OrderedDict()
+        self._moves = 0  # of memory, when those were compiled
         self._stop = self._busy = False
         self.compiling = False  # whether kernels are being compiled, which hears no abort
         self.n_reused = 0  # how often a compiled graph was used again
@@ -197,6 +198,9 @@ class Context:
 
     def _compile(self, part: Tokens, sizes: tuple[int, ...]) -> Compiled:
         """The compiled graph for ubatches like this one, made at the first of its kind."""
+        if self._moves != self.memory.n_moves:
+            self._moves = self.memory.n_moves
+            self._compiled.clear()
         key = (len(part), part.n_outputs, sizes, part.ids is None)
         found = self._compiled.get(key)
         if found is not None:

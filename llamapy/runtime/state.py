@@ -186,7 +186,7 @@ def _room(kv: KV, part: _Part, seq: int) -> Ids:
         limit = kv.cells.limit
         raise ContextFullError(f"the state has {len(part.pos)} cells, the context room for {limit}")
     if len(ids):
-        kv.cells.put(ids, part.pos, part.seqs)
+        kv.take(ids, part.pos, part.seqs)
     return ids
 
 

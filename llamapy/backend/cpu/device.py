@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from llamapy.backend.backend import Backend, BufferType, Program, aligned, host_memory
+from llamapy.backend.backend import (
+    Backend,
+    Buffer,
+    BufferType,
+    Program,
+    aligned,
+    host_memory,
+    on_small_pages,
+)
 from llamapy.backend.cpu import record, sync
 from llamapy.backend.cpu.step import Machine, Step, plan
 from llamapy.backend.cpu.threads import Pool, budget, choose
@@ -48,6 +56,10 @@ class CPU(Backend):
 
     def memory(self) -> tuple[int, int]:
         return host_memory()
+
+    def allocate_sparse(self, n_bytes: int) -> Buffer | None:
+        pages = on_small_pages(n_bytes)
+        return None if pages is None else Buffer(HOST, pages)
 
     def supports_op(self, node: Tensor) -> bool:
         return node.op is None or not node.op.computes or plan(node, self.machine) is not None

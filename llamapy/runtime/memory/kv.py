@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llamapy.backend.backend import Backend
+from llamapy.backend.backend import Backend, Buffer, view
 from llamapy.core.errors import QuantError, UsageError
 from llamapy.graph import Builder, Tensor
 from llamapy.nn.attention import pieces_by
@@ -16,7 +16,7 @@ from llamapy.nn.cache import Cache, Layer
 from llamapy.nn.step import Step
 from llamapy.quants import codec
 from llamapy.quants.codec import Codec
-from llamapy.runtime.memory.cells import Cells, Ids
+from llamapy.runtime.memory.cells import Bools, Cells, Ids, Ints
 from llamapy.runtime.memory.masks import mask
 from llamapy.runtime.memory.memory import Array, Memory
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from llamapy.runtime.batch import Tokens
 
 STEP = 256  # the visible length grows in such steps, so that graphs can be used again
+FEW = 1024  # cells; up to here small pages are as fast, and large ones would be mostly empty
 SQUARE = 64  # the size of the matrix that turns values, and the least that turns keys
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
@@ -71,6 +72,8 @@ class KV(Memory):
         self.v: dict[int, Tensor] = {}
         self.backends = {layer.index: place(layer.index) for layer in layers}
         self.k_turn, self.v_turn = self._turns()
+        self.moves = 0
+        self._sparse: list[tuple[Backend, list[Tensor]]] = []  # what lies in sparse memory
         self.n_bytes = self._allocate()
 
     def _check(self) -> None:
@@ -107,15 +110,42 @@ class KV(Memory):
             if not layer.v_in_k:
                 self.v[layer.index] = self._tensor("v", layer, layer.n_v, self.kinds[1])
                 mine.append(self.v[layer.index])
-        first = next(iter(by_backend.values()))
-        first[1].extend(t for t in (self.k_turn, self.v_turn) if t is not None)
+        first = next(iter(by_backend.values()))[0]
+        turns = [t for t in (self.k_turn, self.v_turn) if t is not None]
         total = 0
+        if turns:
+            offsets, total = lay_out(turns, first)
+            place(turns, offsets, first.allocate(total))
+        for turn in turns:
+            first.set_tensor(turn, _hadamard_values(turn.ne[0]))
         for backend, tensors in by_backend.values():
-            total += lay_out(backend, tensors)
-        for turn in (self.k_turn, self.v_turn):
-            if turn is not None:
-                first[0].set_tensor(turn, _hadamard_values(turn.ne[0]))
+            total += self._place_rows(backend, tensors)
         return total
+
+    def _place_rows(self, backend: Backend, tensors: list[Tensor]) -> int:
+        """Give the tensors memory, a sparse one if there is and if it can pay; its bytes."""
+        offsets, total = lay_out(tensors, backend)
+        buffer = backend.allocate_sparse(total) if self.cells.n > FEW else None
+        if buffer is not None:
+            self._sparse.append((backend, tensors))
+        place(tensors, offsets, buffer or backend.allocate(total))
+        return total
+
+    def _leave_sparse(self) -> None:
+        """Move to memory that is fast when it is full. Until now, no row from FEW on has been
+        written, so that the first ones are all there is to copy."""
+        for backend, tensors in self._sparse:
+            offsets, total = lay_out(tensors, backend)
+            try:
+                buffer = backend.allocate(total)
+            except MemoryError:
+                continue  # it works where it is, too
+            for tensor, at in zip(tensors, offsets):
+                rows = view(tensor)[: FEW * tensor.nb[1]]
+                buffer.owner[at : at + len(rows)] = rows
+            self.moves += 1
+            place(tensors, offsets, buffer)
+        self._sparse = []
 
     def _tensor(self, what: str, layer: Layer, size: int, kind: type[Codec]) -> Tensor:
         ne = [size * layer.n_head_kv, self.cells.n]
@@ -141,7 +171,13 @@ class KV(Memory):
             self.cells.restore(saved)
 
     def put(self, part: Tokens, slot: tuple[Ids, ...]) -> None:
-        self.cells.put(slot[0], part.pos, part.seqs)
+        self.take(slot[0], part.pos, part.seqs)
+
+    def take(self, ids: Ids, pos: Ints, seqs: Bools) -> None:
+        """Note what will be written to the cells, and have memory for it that is fast enough."""
+        self.cells.put(ids, pos, seqs)
+        if self._sparse and self.cells.end > FEW:
+            self._leave_sparse()
 
     def sizes(self) -> tuple[int, ...]:
         return (min(self.cells.n, max(STEP, padded(self.cells.end))),)
@@ -237,14 +273,17 @@ def _hadamard_values(n: int) -> Array:
     return np.asarray(matrix / np.sqrt(n), np.float32)
 
 
-def lay_out(backend: Backend, tensors: Sequence[Tensor]) -> int:
-    """Give the tensors places in one new buffer of the backend; its bytes."""
+def lay_out(tensors: Sequence[Tensor], backend: Backend) -> tuple[list[int], int]:
+    """Where each tensor begins in a buffer of the backend that holds them all, and its bytes."""
     step = backend.buffer_type.alignment
     offsets, total = [], 0
     for tensor in tensors:
         offsets.append(total)
         total += -(-tensor.n_bytes // step) * step
-    buffer = backend.allocate(total)
+    return offsets, total
+
+
+def place(tensors: Sequence[Tensor], offsets: Sequence[int], buffer: Buffer) -> None:
+    """Give each tensor its place in the buffer."""
     for tensor, offset in zip(tensors, offsets):
         buffer.place(tensor, offset)
-    return total

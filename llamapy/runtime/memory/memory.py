@@ -30,6 +30,11 @@ class Memory(ABC):
     def caches(self) -> Iterator[KV]:
         """The attention caches inside."""
 
+    @property
+    def n_moves(self) -> int:
+        """How often tensors have got other addresses: graphs compiled before that are of no use."""
+        return sum(kv.moves for kv in self.caches())
+
     @abstractmethod
     def plan(self, parts: Sequence[Tokens]) -> list[Any] | None:
         """A slot for each ubatch, or None if not all of them find room. Nothing is changed."""
