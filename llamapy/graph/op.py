@@ -17,6 +17,7 @@ from llamapy.graph.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
+_OPS = "llamapy.graph.ops"
 
 
 @dataclass(frozen=True)
@@ -110,24 +111,31 @@ class Op:
             )
 
 
-@cache
 def registry() -> dict[str, type[Op]]:
     """Every op: {name: class}, by the files of `graph/ops`."""
-    found: dict[str, type[Op]] = {}
-    for module in discover.load_all("llamapy.graph.ops").values():
-        for value in vars(module).values():
-            if isinstance(value, type) and issubclass(value, Op) and value is not Op:
-                found[value.name] = value
-    return found
+    return {name: named(name) for name in discover.names(_OPS)}
+
+
+@cache
+def named(name: str) -> type[Op]:
+    """The op of this name, which its file has, too: a model needs a dozen of them, so that the
+    others are not loaded. AttributeError if there is none."""
+    try:
+        module = discover.load(_OPS, name)
+    except KeyError:
+        raise AttributeError(f"there is no op {name!r}") from None
+    return next(
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Op) and value is not Op
+    )
 
 
 @cache
 def maker(name: str) -> Callable[..., Tensor]:
     """The function that makes a tensor with op `name`: tensors first (None for an absent one), then
     the fields."""
-    op_class = registry().get(name)
-    if op_class is None:
-        raise AttributeError(f"there is no op {name!r}")
+    op_class = named(name)
 
     def make(*args: Any, **fields: Any) -> Tensor:
         n_src = 0
