@@ -86,11 +86,11 @@ class Schedule:
         self.backends = list(backends)
         self.memory = Allocator(self.backends)
 
-    def plan(self, graph: Graph) -> Plan:
+    def plan(self, graph: Graph, *, ask: bool = True) -> Plan:
         """Place and cut. In the graph, sources that a split cannot read are exchanged for their
-        copies."""
+        copies. ask: whether the backends are asked what they can compute."""
         _without_copies(graph)
-        places = _Places(self.backends, self.memory, graph)
+        places = _Places(self.backends, self.memory, graph, ask)
         places.fix()
         places.spread()
         places.improve()
@@ -98,8 +98,9 @@ class Schedule:
         return _Cut(places).run()
 
     def reserve(self, graph: Graph) -> Layout:
-        """Make the buffers large enough for this (worst-case) graph."""
-        plan = self.plan(graph)
+        """Make the buffers large enough for this (worst-case) graph. A backend alone gets all of
+        it, and is asked when the graph is to run."""
+        plan = self.plan(graph, ask=len(self.backends) > 1)
         return self.memory.reserve(plan, plan.home)
 
     def allocate(self, graph: Graph) -> Plan:
@@ -112,8 +113,8 @@ class Schedule:
 class _Places:
     """Passes 1 to 4: {id(tensor): number of a backend}."""
 
-    def __init__(self, backends: list[Backend], memory: Allocator, graph: Graph) -> None:
-        self.backends, self.memory, self.graph = backends, memory, graph
+    def __init__(self, backends: list[Backend], memory: Allocator, graph: Graph, ask: bool) -> None:
+        self.backends, self.memory, self.graph, self.ask = backends, memory, graph, ask
         self.last = len(backends) - 1
         self.place: dict[int, int] = {}
         self.why: dict[int, str] = {}
@@ -124,7 +125,7 @@ class _Places:
         """Whether backend `at` can compute this node; leafs and views are no work."""
         key = (at, id(node))
         if key not in self._supports:
-            work = node.op is not None and node.op.computes
+            work = self.ask and node.op is not None and node.op.computes
             self._supports[key] = not work or self.backends[at].supports_op(node)
         return self._supports[key]
 

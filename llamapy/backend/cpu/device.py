@@ -53,6 +53,7 @@ class CPU(Backend):
         self.pool = Pool(self.n_threads)
         self.on_compile = on_compile
         self._running: CpuProgram | None = None
+        self._planned: dict[int, tuple[Tensor, tuple[Tensor, ...], list[Step]]] = {}
 
     def memory(self) -> tuple[int, int]:
         return host_memory()
@@ -62,7 +63,12 @@ class CPU(Backend):
         return None if pages is None else Buffer(HOST, pages)
 
     def supports_op(self, node: Tensor) -> bool:
-        return node.op is None or not node.op.computes or plan(node, self.machine) is not None
+        if node.op is None or not node.op.computes:
+            return True
+        steps = plan(node, self.machine)
+        if steps is not None:
+            self._planned[id(node)] = (node, node.src, steps)
+        return steps is not None
 
     def supports_buffer(self, kind: BufferType) -> bool:
         return kind.host and kind.name in ("cpu", "mapped")
@@ -80,13 +86,22 @@ class CPU(Backend):
         for node in nodes:
             if node.op is None or not node.op.computes or node.n_elements == 0:
                 continue
-            planned = plan(node, self.machine)
+            planned = self._plan(node)
             assert planned is not None, f"no kernel for {node!r}"
             for step in planned:
                 step.name = step.name or node.name or _label(node)
                 step.op, step.source = node.op.name, (node.src or (node,))[0].kind.name
             steps += planned
+        self._planned.clear()
         return steps
+
+    def _plan(self, node: Tensor) -> list[Step] | None:
+        """The node's plan: the one that was made when it was asked about, if its sources are still
+        the same."""
+        asked, sources, steps = self._planned.get(id(node), (None, (), []))
+        if asked is node and sources == node.src:
+            return steps
+        return plan(node, self.machine)
 
     def abort(self) -> None:
         """Make the program that runs now end soon; its `run` raises Aborted. May be called from
