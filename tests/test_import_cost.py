@@ -91,4 +91,5 @@ def test_a_warm_run_needs_no_compiler(smollm2: Path, tmp_path: Path) -> None:
     arguments = ["run", "-m", str(smollm2), "-p", "Why is the sky blue?", "-n", "2"]
     loaded(arguments, tmp_path)  # compiles what is missing
     modules = loaded(arguments, tmp_path)
-    assert "llvmlite" in modules and "numba" not in modules
+    assert "llvmlite" in modules
+    assert modules & {"numba", "rich", "importlib.metadata"} == set()

@@ -102,10 +102,10 @@ def _profile(result: Result) -> None:
     for line in shown:
         ms = f"{1e3 * line.seconds:.2f}"
         table.add_row(line.op, line.kind, str(line.times), ms, f"{line.share:.1%}")
-    console.err.print(table)
+    console.err().print(table)
     share = by_op(lines)
     products = share.get("mul_mat", 0.0) + share.get("mul_mat_id", 0.0)
-    console.err.print(f"matrix products: {products:.1%}")
+    console.err().print(f"matrix products: {products:.1%}")
 
 
 def _write(path: Path, text: str) -> None:

@@ -102,8 +102,8 @@ def _say(found: Collected, path: Path, *, as_json: bool) -> None:
         )
         return
     if found.ppl:
-        console.out.print(f"Final estimate: PPL = {found.ppl:.4f} +/- {found.ppl_err:.5f}")
-    console.out.print(f"{path}: {n_entries} weights, {n} chunks", soft_wrap=True)
+        console.out().print(f"Final estimate: PPL = {found.ppl:.4f} +/- {found.ppl_err:.5f}")
+    console.out().print(f"{path}: {n_entries} weights, {n} chunks", soft_wrap=True)
 
 
 def _save(target: Target, imatrix: Imatrix, done: int) -> None:

@@ -24,7 +24,7 @@ def compiling() -> Iterator[Callable[[str, int, int], None]]:
             if monotonic() - start < PATIENCE_S:
                 return
             tick(done, total)
-            if not said and not console.err.is_terminal:
+            if not said and not console.at_terminal():
                 console.note(f"compiling kernels, once ({total - done} to go)")
             said = True
 

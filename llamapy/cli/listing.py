@@ -112,7 +112,7 @@ def fitted(rows: Sequence[Row], last: int = 1) -> list[Row]:
         return []
     n_fixed = len(rows[0]) - last
     fixed = sum(max(cell_len(row[i]) for row in rows) for i in range(n_fixed))
-    room = (console.out.width - fixed - len(_GAP) * (len(rows[0]) - 1)) // last
+    room = (console.out().width - fixed - len(_GAP) * (len(rows[0]) - 1)) // last
     return [
         (*row[:n_fixed], *(_cut(text, max(room, _LEAST)) for text in row[n_fixed:])) for row in rows
     ]
@@ -148,7 +148,7 @@ def _table(title: str, columns: Row, rows: Sequence[Row], numbers: Sequence[str]
     widths = [max(cell_len(row[i]) for row in [columns, *cells]) for i in range(len(columns))]
     right = [name in numbers for name in columns]
     _line(title, "bold")
-    if sum(widths) + len(_GAP) * (len(widths) - 1) > console.out.width:
+    if sum(widths) + len(_GAP) * (len(widths) - 1) > console.out().width:
         _folded(columns, cells, right)
         return
     _line(_aligned(columns, widths, right), "bold")
@@ -161,7 +161,7 @@ def _folded(columns: Row, cells: Sequence[Row], right: Sequence[bool]) -> None:
         grid.add_column(name, justify="right" if flush else "left", overflow="fold")
     for row in cells:
         grid.add_row(*map(Text, row))
-    console.out.print(grid)
+    console.out().print(grid)
 
 
 def _aligned(row: Row, widths: Sequence[int], right: Sequence[bool]) -> str:
@@ -174,4 +174,4 @@ def _aligned(row: Row, widths: Sequence[int], right: Sequence[bool]) -> str:
 
 def _line(text: str, style: str = "") -> None:
     shown = "\n".join(console.printable(line) for line in text.split("\n"))
-    console.out.print(Text(shown, style=style), soft_wrap=True)
+    console.out().print(Text(shown, style=style), soft_wrap=True)

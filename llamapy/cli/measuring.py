@@ -67,7 +67,7 @@ def perplexity(
         parts = [{"file": f} | as_dict(one) for f, one in zip(files, found)]
         console.json(parts[0] if len(parts) == 1 else {"files": parts, "macro_average": average})
     elif len(found) > 1:
-        console.out.print(f"Macro average: PPL = {average:.4f}")
+        console.out().print(f"Macro average: PPL = {average:.4f}")
 
 
 def save_logits(
@@ -88,22 +88,22 @@ def diverge(model: Model, base: Path, *, as_json: bool, **options: Any) -> None:
     """Compare with the log-probabilities in a file."""
     opened = open_logits(base)
     if not as_json:
-        console.out.print(divergence_text.HEAD)
+        console.out().print(divergence_text.HEAD)
     with console.progress("divergence", unit="chunks") as tick:
 
         def on_chunk(chunk: Chunk, total: int, found: Divergence) -> None:
             kld = found.mean_kld.value
             tick(chunk.number, total, f"PPL {chunk.running:.4f}, KLD {kld:.6f}")
             if not as_json:
-                console.out.print(divergence_text.chunk_row(chunk.number, found))
+                console.out().print(divergence_text.chunk_row(chunk.number, found))
 
         found = divergence.diverge(model, opened, on_chunk=on_chunk, **options)
     if as_json:
         console.json(found.as_dict())
     else:
-        console.out.print()
+        console.out().print()
         for line in divergence_text.lines(found):
-            console.out.print(line)
+            console.out().print(line)
 
 
 def compare(
@@ -147,7 +147,7 @@ def choose(model: Model, files: dict[str, Path], n: int, *, as_json: bool, **opt
         return
     for kind, s in found.items():
         low, high = s.interval
-        console.out.print(
+        console.out().print(
             f"{kind}: {100 * s.accuracy:.4f}% +/- {100 * s.error:.4f}"
             f"  [{100 * low:.4f}%, {100 * high:.4f}%]  of {s.n} tasks;"
             f" random chance {100 * s.chance:.2f}%"
@@ -171,9 +171,9 @@ def as_dict(one: Perplexity) -> dict[str, Any]:
 def _say(one: Perplexity, file: Path | None, *, per_byte: bool) -> None:
     error = f" +/- {one.ppl_err:.5f}" if one.ppl_err else ""
     name = f"{file}: " if file else ""
-    console.out.print(f"{name}Final estimate: PPL = {one.ppl:.4f}{error}")
+    console.out().print(f"{name}Final estimate: PPL = {one.ppl:.4f}{error}")
     if per_byte:
-        console.out.print(
+        console.out().print(
             f"{name}per byte: PPL = {one.per_byte:.5f}, {one.bits_per_byte:.5f} bits"
             f" ({one.n_bytes} bytes in {one.n_tokens} tokens)"
         )

@@ -93,7 +93,7 @@ def _table(summary: Summary) -> None:
     columns = ("type", "tensors", "parameters", "share", "size", "bits per weight")
     console.table(summary.title, columns, rows, numbers=columns[1:])
     asked, got = summary.bits_asked, summary.total.bits_per_weight
-    console.out.print(
+    console.out().print(
         f"asked {asked:.3f} got {got:.3f} bits per weight, "
         f"{listing.size(summary.n_bytes_before)} -> {listing.size(summary.total.n_bytes)}"
     )
@@ -103,7 +103,7 @@ def _table(summary: Summary) -> None:
 
 def _fallbacks(summary: Summary) -> None:
     share = 100 * summary.fallback_share
-    console.out.print(
+    console.out().print(
         f"{len(summary.fallbacks)} of {summary.total.tensors} tensors ({share:.1f} % of the"
         " parameters) have another type than asked:"
     )
@@ -113,4 +113,4 @@ def _fallbacks(summary: Summary) -> None:
     for text, names in groups.items():
         more = f", and {len(names) - 1} more" if len(names) > 1 else ""
         shown = console.printable(f"  {text} ({names[0]}{more})")
-        console.out.print(shown, soft_wrap=True)
+        console.out().print(shown, soft_wrap=True)

@@ -46,7 +46,7 @@ def coloured(tokenizer: Tokenizer, ids: list[int]) -> None:
 
     Without colours the pieces stand between bars. Lines break where the text's do.
     """
-    plain = not console.out.is_terminal or console.out.no_color
+    plain = not console.out().is_terminal or console.out().no_color
     text, shown = Text(), _Pieces()
     for i, token in enumerate(ids):
         piece = tokenizer.piece(token)
@@ -57,7 +57,7 @@ def coloured(tokenizer: Tokenizer, ids: list[int]) -> None:
         text.append(shown.visible(piece, last=i == len(ids) - 1), style)
         if piece.endswith(b"\n"):
             text.append("\n")
-    console.out.print(text, soft_wrap=True)
+    console.out().print(text, soft_wrap=True)
     n_bytes = sum(len(tokenizer.piece(token)) for token in ids)
     per_token = f", {n_bytes / len(ids):.2f} bytes a token" if ids else ""
     console.note(f"{len(ids)} tokens, {n_bytes} bytes{per_token}")

@@ -62,4 +62,4 @@ def main(
     columns = ["id", "token", "log p", "rank", *(["likeliest"] if top_k else [])]
     console.table("", columns, rows, numbers=["id", "log p", "rank"])
     total = sum(one.logprob for one in found if one.logprob is not None)
-    console.out.print(f"sum of log p: {total:.4f} over {len(found) - 1} tokens")
+    console.out().print(f"sum of log p: {total:.4f} over {len(found) - 1} tokens")

@@ -40,4 +40,4 @@ def main(
     if json:
         console.json({"kernels": found.n_kernels, "compiled": found.n_compiled})
         return
-    console.out.print(f"{found.n_kernels} kernels, {found.n_compiled} compiled now")
+    console.out().print(f"{found.n_kernels} kernels, {found.n_compiled} compiled now")
