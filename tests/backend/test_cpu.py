@@ -90,6 +90,20 @@ def test_a_step_that_reads_what_the_last_one_wrote_waits(cpu: CPU) -> None:
         assert (numbers(chain) == 64).all()
 
 
+def test_a_node_asked_about_reads_the_sources_that_it_has_when_compiled(cpu: CPU) -> None:
+    """The scheduler puts copies in the place of sources after it has asked."""
+    nodes, want = products(cpu, 32, 4)
+    node, other = nodes[0], nodes[1].src[0]
+    assert cpu.supports_op(node)
+    cpu.compile([node]).run()
+    assert np.allclose(numbers(node), want[0], atol=0.5)
+    assert cpu.supports_op(node)
+    node.src = (other, node.src[1])
+    cpu.compile([node]).run()
+    assert np.allclose(numbers(node), want[1], atol=0.5)
+    assert not np.allclose(want[0], want[1], atol=0.5)
+
+
 def test_an_abort_from_another_thread_ends_a_long_run_soon(cpu: CPU) -> None:
     g = Builder()
     rng = np.random.default_rng(1)

@@ -180,6 +180,24 @@ def test_an_op_that_nobody_has_is_an_error():
         plan(chain("tanh"), Less())
 
 
+def test_a_backend_alone_is_asked_no_sooner_than_a_graph_is_to_run():
+    class Less(Host):
+        asked = 0
+
+        def supports_op(self, node):
+            Less.asked += 1
+            return node.op.name != "tanh"
+
+    alone = Schedule([Less()])
+    layout = alone.reserve(chain("exp", "tanh").graph)
+    assert Less.asked == 0
+    assert layout.peak == Schedule([Host()]).reserve(chain("exp", "tanh").graph).peak
+    with pytest.raises(LlamapyError, match="no backend computes .*tanh"):
+        alone.allocate(chain("exp", "tanh").graph)
+    with pytest.raises(LlamapyError, match="no backend computes .*tanh"):
+        Schedule([Device(lacks=("tanh",)), Less()]).reserve(chain("exp", "tanh").graph)
+
+
 def test_an_accelerator_may_ask_for_ops_whose_weights_are_in_plain_memory():
     g = chain("cpu", "neg")
     made = plan(g, Device(wants=("mul_mat",)), Host())
