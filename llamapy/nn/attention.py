@@ -115,9 +115,9 @@ def attend(
     q [n_k, n_head, n_tokens], k [n_k, n_head_kv, n_tokens], v [n_v, n_head_kv, n_tokens]; v is None
     if layer.v_in_k.
     """
-    k_turn, v_turn = g.cache.turns(g, layer)
-    q, k = pieces_by(g, q, k_turn), pieces_by(g, k, k_turn)
-    v = None if v is None else pieces_by(g, v, v_turn)
+    k_turn, v_turn = g.cache.turns(layer)
+    q, k = spread(g, q, k_turn), spread(g, k, k_turn)
+    v = None if v is None else spread(g, v, v_turn)
     g.expand(q)
     keys, values = g.cache.store(g, layer, k, v)
     if values is None:
@@ -132,8 +132,8 @@ def attend(
         )
     else:
         y = _spelled_out(g, q, keys, values, mask, sinks, (scale, softcap, layer.max_bias))
-    if v_turn is not None and v is not None:
-        y = pieces_by(g, y, v_turn)
+    if v is not None:
+        y = spread(g, y, v_turn)
     return g.reshape(y, [n_rows, g.n_tokens])
 
 
@@ -158,13 +158,7 @@ def _spelled_out(
     return g.cont(g.permute(g.mul_mat(columns, weights), (0, 2, 1, 3)))
 
 
-def pieces_by(g: Builder, x: Tensor, matrix: Tensor | None) -> Tensor:
-    """x with each piece of matrix.ne[0] values of its rows multiplied by the matrix; x itself
-    without one."""
-    if matrix is None:
-        return x
-    if not x.contiguous:
-        x = g.cont(x)
-    pieces = g.reshape(x, [matrix.ne[0], x.n_elements // matrix.ne[0]])
-    product: Tensor = g.reshape(g.mul_mat(matrix, pieces), x.ne)
-    return product
+def spread(g: Builder, x: Tensor, size: int) -> Tensor:
+    """x with each `size` values of its rows turned by a Hadamard matrix; x itself if that is 0."""
+    turned: Tensor = g.hadamard(x, size=size) if size else x
+    return turned

@@ -53,9 +53,9 @@ class Cache(Protocol):
         """0 where a token may look, -inf where not (less by distance with ALiBi): f16 [n_kv,
         n_tokens]."""
 
-    def turns(self, g: Step, layer: Layer) -> tuple[Tensor | None, Tensor | None]:
-        """Matrices (symmetric, their own inverse) that turn pieces of Q and K, and of V and the
-        result, before and after they meet a coarse cache; None for none."""
+    def turns(self, layer: Layer) -> tuple[int, int]:
+        """How many values at a time of Q and K, and of V and the result, a Hadamard matrix turns
+        before and after they meet a coarse cache; 0 for none."""
 
 
 class NoCache:
@@ -69,8 +69,8 @@ class NoCache:
     def mask(self, g: Step, layer: Layer) -> Tensor:
         return g.input(mask_name(layer), "f16", [g.n_tokens, g.n_tokens])
 
-    def turns(self, g: Step, layer: Layer) -> tuple[Tensor | None, Tensor | None]:
-        return None, None
+    def turns(self, layer: Layer) -> tuple[int, int]:
+        return 0, 0
 
 
 class Notes(NoCache):

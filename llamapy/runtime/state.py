@@ -128,8 +128,7 @@ def _write(kv: KV, seq: int) -> Iterator[bytes]:
     for i in ids:
         mine = [seq] if seq >= 0 else np.flatnonzero(cells.seqs[i]).tolist()
         yield struct.pack(f"<iI{len(mine)}i", cells.pos[i], len(mine), *mine)
-    turns = [0 if turn is None else turn.ne[0] for turn in (kv.k_turn, kv.v_turn)]
-    yield struct.pack("<IIII", 0, len(kv.layers), *turns)
+    yield struct.pack("<IIII", 0, len(kv.layers), kv.k_turn, kv.v_turn)
     for tensors in (kv.k, kv.v):
         for index, tensor in tensors.items():
             yield struct.pack("<iQ", tensor.kind.type_id, tensor.nb[1])
@@ -213,8 +212,7 @@ def _read(reader: _Reader, kv: KV, seq: int) -> _Part:
 def _read_rows(reader: _Reader, kv: KV, part: _Part) -> None:
     transposed = reader.u32("V's layout")
     reader.expect(len(kv.layers), "layers")
-    for turn, what in ((kv.k_turn, "K"), (kv.v_turn, "V")):
-        size = 0 if turn is None else turn.ne[0]
+    for size, what in ((kv.k_turn, "K"), (kv.v_turn, "V")):
         if not reader.before:
             reader.expect(size, f"size of {what}'s matrix")
     n = len(part.pos)

@@ -170,3 +170,13 @@ def test_rows_are_written_where_the_ids_say():
     want = table.copy()
     want[0, :, 4], want[0, :, 1] = x[0, :, 0], x[0, :, 1]
     assert np.array_equal(got, want) and not table.any()
+
+
+def test_hadamard_is_sylvesters_matrix():
+    matrix = np.ones((1, 1))
+    while len(matrix) < 64:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    x = rng.standard_normal((1, 2, 3, 128)).astype("f4")
+    y = OPS["hadamard"](64).meaning(x)
+    near(y, np.concatenate([x[..., :64] @ matrix, x[..., 64:] @ matrix], -1) / 8, 1e-5)
+    near(OPS["hadamard"](64).meaning(y), x, 1e-5)

@@ -77,6 +77,10 @@ def rows() -> Iterator[Case]:
         yield Case(op, (f32(64, 3, 5, base=(192, 3, 5)),))
         yield Case(op, (f32(64, 3, 5, axes=(0, 2, 1, 3)),))
         yield Case(op, (f32(8, 2, high=1e-3),), {"eps": 1e-5})
+    for size in (16, 32, 64, 256):
+        yield Case("hadamard", (f32(2 * size, 3, 5),), {"size": size})
+        yield Case("hadamard", (f32(size, 3, 5, base=(3 * size, 3, 5)),), {"size": size})
+        yield Case("hadamard", (f32(size, 3, 5, axes=(0, 2, 1, 3)),), {"size": size})
     for op in ("sum_rows", "mean"):
         yield Case(op, (f32(37, 5, 2, 3, low=0.5),))
         yield Case(op, (f32(1000, 2, low=0.5),))

@@ -28,7 +28,7 @@ from tests.ops.case import check, run_case
 from tests.ops.cases import CASES
 
 WANTED = {"mul_mat", "mul_mat_id", "get_rows", "flash_attn", "rms_norm", "soft_max", "rope",
-"swiglu", "add"}
+"swiglu", "add", "hadamard"}
 TYPES = ("q4_1", "q6_K", "q8_0", "f16", "f32")
 seen, cpu = set(), CPU(threads=2)
 for case in CASES:

@@ -255,6 +255,16 @@ def pair_sums_f32x16(b, x):
     return b.fadd(x, b.shuffle_vector(x, x, lanes([i ^ 1 for i in range(16)])))
 
 
+@operation(f32x16, f32x16)
+def walsh_f32x16(b, x):
+    """Lane i: the sum of all lanes j, negative where i and j share an odd number of bits."""
+    for bit in (1, 2, 4, 8):
+        other = b.shuffle_vector(x, x, lanes([i ^ bit for i in range(16)]))
+        signs = ir.Constant(x.type, [-1.0 if i & bit else 1.0 for i in range(16)])
+        x = call(b, "llvm.fma.v16f32", x.type, x, signs, other)
+    return x
+
+
 @operation(f32x8, f32x16)
 def folded_f32x8(b, x):
     """Its lower half plus its upper."""

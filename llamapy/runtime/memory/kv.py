@@ -11,7 +11,7 @@ import numpy as np
 from llamapy.backend.backend import Backend, Buffer, view
 from llamapy.core.errors import QuantError, UsageError
 from llamapy.graph import Builder, Tensor
-from llamapy.nn.attention import pieces_by
+from llamapy.nn.attention import spread
 from llamapy.nn.cache import Cache, Layer
 from llamapy.nn.step import Step
 from llamapy.quants import codec
@@ -87,16 +87,16 @@ class KV(Memory):
                         hint="choose f16 for the cache",
                     )
 
-    def _turns(self) -> tuple[Tensor | None, Tensor | None]:
-        """Hadamard matrices that spread outliers over a piece of a head before it is quantized: for
-        keys of the largest power of two that divides all heads, for values of 64 (as llama.cpp
-        chooses them)."""
+    def _turns(self) -> tuple[int, int]:
+        """Sizes of the Hadamard matrices that spread outliers over a piece of a head before it is
+        quantized: for keys the largest power of two that divides all heads, for values 64 (as
+        llama.cpp chooses them); 0 where there is none."""
         k_kind, v_kind = self.kinds
         n_k = np.gcd.reduce([layer.n_k for layer in self.layers])
         n_v = np.gcd.reduce([layer.n_v for layer in self.layers])
         size = int(n_k & -n_k)
-        k = hadamard(size) if k_kind.n_values > 1 and size >= SQUARE else None
-        v = hadamard(SQUARE) if v_kind.n_values > 1 and n_v % SQUARE == 0 else None
+        k = size if k_kind.n_values > 1 and size >= SQUARE else 0
+        v = SQUARE if v_kind.n_values > 1 and n_v % SQUARE == 0 else 0
         return k, v
 
     def _allocate(self) -> int:
@@ -110,17 +110,7 @@ class KV(Memory):
             if not layer.v_in_k:
                 self.v[layer.index] = self._tensor("v", layer, layer.n_v, self.kinds[1])
                 mine.append(self.v[layer.index])
-        first = next(iter(by_backend.values()))[0]
-        turns = [t for t in (self.k_turn, self.v_turn) if t is not None]
-        total = 0
-        if turns:
-            offsets, total = lay_out(turns, first)
-            place(turns, offsets, first.allocate(total))
-        for turn in turns:
-            first.set_tensor(turn, _hadamard_values(turn.ne[0]))
-        for backend, tensors in by_backend.values():
-            total += self._place_rows(backend, tensors)
-        return total
+        return sum(self._place_rows(*each) for each in by_backend.values())
 
     def _place_rows(self, backend: Backend, tensors: list[Tensor]) -> int:
         """Give the tensors memory, a sparse one if there is and if it can pay; its bytes."""
@@ -205,14 +195,14 @@ class KV(Memory):
                 continue
             rows = g.get_rows(self.k[layer.index], ids)  # float32, whatever the type
             heads = g.reshape(rows, [layer.n_k, layer.n_head_kv, n])
-            heads = pieces_by(g, heads, self.k_turn)
+            heads = spread(g, heads, self.k_turn)
             size, at = layer.n_k - layer.rope_offset, layer.rope_offset * heads.nb[0]
             back = g.view(heads, (size, layer.n_head_kv, n), heads.nb, at) if at else heads
             turned = layer.rope.by_delta().turn(g, back, deltas)
             if at:
                 front = g.view(heads, (layer.rope_offset, layer.n_head_kv, n), heads.nb, 0)
                 turned = g.concat(front, turned, 0)
-            turned = g.reshape(pieces_by(g, turned, self.k_turn), rows.ne)
+            turned = g.reshape(spread(g, turned, self.k_turn), rows.ne)
             g.expand(g.set_rows(self.k[layer.index], turned, ids))
 
 
@@ -243,7 +233,7 @@ class View:
     def mask(self, g: Step, layer: Layer) -> Tensor:
         return g.input(f"{self.kv.name}.mask", "f16", [self.n_kv, g.n_tokens])
 
-    def turns(self, g: Step, layer: Layer) -> tuple[Tensor | None, Tensor | None]:
+    def turns(self, layer: Layer) -> tuple[int, int]:
         return self.kv.k_turn, self.kv.v_turn
 
 
@@ -258,19 +248,6 @@ def rows_of(g: Builder, x: Tensor) -> Tensor:
     else:
         rows = g.reshape(g.cont(x), ne)
     return rows
-
-
-def hadamard(n: int) -> Tensor:
-    """An n x n leaf for the normalised Hadamard matrix (symmetric, its own inverse)."""
-    return Tensor("f32", [n, n], name=f"hadamard{n}")
-
-
-def _hadamard_values(n: int) -> Array:
-    """Sylvester's construction, each row of length 1: float32 [n, n]."""
-    matrix = np.ones((1, 1))
-    while len(matrix) < n:
-        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    return np.asarray(matrix / np.sqrt(n), np.float32)
 
 
 def lay_out(tensors: Sequence[Tensor], backend: Backend) -> tuple[list[int], int]:

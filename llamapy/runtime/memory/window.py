@@ -115,5 +115,5 @@ class Views:
     def mask(self, g: Step, layer: Layer) -> Tensor:
         return self.by_window[layer.window].mask(g, layer)
 
-    def turns(self, g: Step, layer: Layer) -> tuple[Tensor | None, Tensor | None]:
-        return self.by_window[layer.window].turns(g, layer)
+    def turns(self, layer: Layer) -> tuple[int, int]:
+        return self.by_window[layer.window].turns(layer)
