@@ -32,7 +32,7 @@ PRIORITY = 10
 FEW = 4
 LANES = 16
 KEYS = 6  # scored at a time: as many sums as the registers of AVX2 hold
-BLOCK = 36  # keys a block; a multiple of 4
+BLOCK = 72  # keys a block; a multiple of KEYS and of 4
 FLOOR = -1e30  # less than any score, yet finite: masked lanes need no special case
 
 SKIP, WHOLE, MASKED = 0, 1, 2
@@ -74,7 +74,7 @@ def shown(node, head, i3, query, live, first, n):
 
 def padded(d):  # type: ignore[no-untyped-def]
     """Bytes of a row as float32. Rows a power of two apart would share a few places of the cache:
-    of 36 rows of 256 values, read side by side, not all would stay."""
+    of 72 rows of 256 values, read side by side, not all would stay."""
     return 4 * d + 64
 
 
@@ -146,31 +146,58 @@ def weigh(scores, n, top_at, total_at):
 
 
 @compiled
+def add_six(weights, vals, n, size, alpha, at):
+    """Six values of every key (at vals, `size` bytes apart) to six results of sixteen lanes."""
+    c0, c1 = simd.load_f32x16(at) * alpha, simd.load_f32x16(at + 64) * alpha
+    c2, c3 = simd.load_f32x16(at + 128) * alpha, simd.load_f32x16(at + 192) * alpha
+    c4, c5 = simd.load_f32x16(at + 256) * alpha, simd.load_f32x16(at + 320) * alpha
+    for j in range(n):
+        p, v = simd.load_f32x16(weights + 64 * j), vals + j * size
+        c0 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 0)), c0)
+        c1 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 1)), c1)
+        c2 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 2)), c2)
+        c3 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 3)), c3)
+        c4 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 4)), c4)
+        c5 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 5)), c5)
+    simd.store_f32x16(at, c0)
+    simd.store_f32x16(at + 64, c1)
+    simd.store_f32x16(at + 128, c2)
+    simd.store_f32x16(at + 192, c3)
+    simd.store_f32x16(at + 256, c4)
+    simd.store_f32x16(at + 320, c5)
+
+
+@compiled
+def add_four(weights, vals, n, size, alpha, at):
+    """The same with four values."""
+    c0, c1 = simd.load_f32x16(at) * alpha, simd.load_f32x16(at + 64) * alpha
+    c2, c3 = simd.load_f32x16(at + 128) * alpha, simd.load_f32x16(at + 192) * alpha
+    for j in range(n):
+        p, v = simd.load_f32x16(weights + 64 * j), vals + j * size
+        c0 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 0)), c0)
+        c1 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 1)), c1)
+        c2 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 2)), c2)
+        c3 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 3)), c3)
+    simd.store_f32x16(at, c0)
+    simd.store_f32x16(at + 64, c1)
+    simd.store_f32x16(at + 128, c2)
+    simd.store_f32x16(at + 192, c3)
+
+
+@compiled
 def add_values(weights, vals, n, dv, alpha, out):
-    """out[i] = out[i] * alpha + sum over keys of weight * value, four i at a time."""
-    fours = dv // 4 * 4
-    for i in range(0, fours, 4):
-        at = out + 64 * i
-        c0, c1 = simd.load_f32x16(at) * alpha, simd.load_f32x16(at + 64) * alpha
-        c2, c3 = simd.load_f32x16(at + 128) * alpha, simd.load_f32x16(at + 192) * alpha
-        for j in range(n):
-            p, v = simd.load_f32x16(weights + 64 * j), vals + j * room(dv) + 4 * i
-            c0 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 0)), c0)
-            c1 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 1)), c1)
-            c2 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 2)), c2)
-            c3 = simd.fma_f32x16(p, simd.splat_f32x16(mem.f32(v, 3)), c3)
-        simd.store_f32x16(at, c0)
-        simd.store_f32x16(at + 64, c1)
-        simd.store_f32x16(at + 128, c2)
-        simd.store_f32x16(at + 192, c3)
+    """out[i] = out[i] * alpha + sum over keys of weight * value, six i at a time, and four."""
+    size, fours = room(dv), dv // 4 * 4
+    sixes = fours - fours % 6 * 4 % 12
+    for i in range(0, sixes, 6):
+        add_six(weights, vals + 4 * i, n, size, alpha, out + 64 * i)
+    for i in range(sixes, fours, 4):
+        add_four(weights, vals + 4 * i, n, size, alpha, out + 64 * i)
     for i in range(fours, dv):
         c = simd.load_f32x16(out + 64 * i) * alpha
         for j in range(n):
-            c = simd.fma_f32x16(
-                simd.load_f32x16(weights + 64 * j),
-                simd.splat_f32x16(mem.f32(vals + j * room(dv), i)),
-                c,
-            )
+            v = simd.splat_f32x16(mem.f32(vals + j * size, i))
+            c = simd.fma_f32x16(simd.load_f32x16(weights + 64 * j), v, c)
         simd.store_f32x16(out + 64 * i, c)
 
 
