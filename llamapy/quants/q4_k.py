@@ -38,21 +38,30 @@ def unpack(block, q, s, m, tables):
 
 @compiled
 def dot(block, x, d, sums, tables):
-    t, a, b = mem.local(32), simd.zeros_f32x8(), simd.zeros_f32x8()
-    s, m = scale_vectors(block)
-    simd.store_f32x8(t, s * simd.load_f32x8(d))
-    for run in range(4):
-        packed = simd.load_u8x32(block + 16 + 32 * run)
-        a = add_group(simd.low_nibbles(packed), x + 64 * run, t, 2 * run, a)
-        b = add_group(simd.high_nibbles(packed), x + 64 * run + 32, t, 2 * run + 1, b)
-    return a + b - m * simd.load_f32x8(sums)
+    scales, minimums = small_scales(block)
+    t = simd.scales_0_i16x16(scales, d + 32)
+    first, second = simd.load_u8x32(block + 16), simd.load_u8x32(block + 48)
+    a = simd.dot_scaled_0(simd.low_nibbles(first), x, t)
+    b = simd.dot_scaled_1(simd.high_nibbles(first), x + 32, t)
+    a = a + simd.dot_scaled_2(simd.low_nibbles(second), x + 64, t)
+    b = b + simd.dot_scaled_3(simd.high_nibbles(second), x + 96, t)
+    t = simd.scales_4_i16x16(scales, d + 32)
+    first, second = simd.load_u8x32(block + 80), simd.load_u8x32(block + 112)
+    a = a + simd.dot_scaled_0(simd.low_nibbles(first), x + 128, t)
+    b = b + simd.dot_scaled_1(simd.high_nibbles(first), x + 160, t)
+    a = a + simd.dot_scaled_2(simd.low_nibbles(second), x + 192, t)
+    b = b + simd.dot_scaled_3(simd.high_nibbles(second), x + 224, t)
+    return total(block, d, (a, b), minimums, sums)
 
 
 @compiled
-def add_group(levels, x, t, j, acc):
-    """acc + the products of 32 levels with int8 at x, times number j at t."""
-    products = simd.to_f32x8(simd.dot_us(levels, simd.load_i8x32(x)))
-    return simd.fma_f32x8(products, simd.splat_f32x8(mem.f32(t, j)), acc)
+def total(block, d, products, minimums, sums):
+    """The eight lanes of a block's result; `products`: two sums with scales in integers, each of
+    which fits 31 bits: 4 * 2 * 31 * 127 * 2 * 63 * 520."""
+    unit = simd.splat_f32x8(mem.f16(block, 0) * mem.f32(d, 12))
+    m = simd.splat_f32x8(mem.f16(block, 1)) * simd.bytes_f32x8(minimums)
+    whole = simd.to_f32x8(products[0]) + simd.to_f32x8(products[1])
+    return whole * unit - m * simd.load_f32x8(sums)
 
 
 @compiled
@@ -64,14 +73,22 @@ def put_scales(block, s, m):
 
 
 @compiled
-def scale_vectors(block):
-    """The scales and minimums of the 8 groups of a Q4_K or Q5_K block (layout: scale_and_min)."""
+def small_scales(block):
+    """The scales and minimums of the 8 groups of a Q4_K or Q5_K block as bytes (layout:
+    scale_and_min)."""
     a, b = np.uint64(mem.u32(block, 1)), np.uint64(mem.u32(block, 2))
     c = np.uint64(mem.u32(block, 3))
     six, four, two = np.uint64(0x3F3F3F3F), np.uint64(0x0F0F0F0F), np.uint64(0x30303030)
     scales = (a & six) | (((c & four) | ((a >> np.uint64(2)) & two)) << np.uint64(32))
     high = ((c >> np.uint64(4)) & four) | ((b >> np.uint64(2)) & two)
     minimums = (b & six) | (high << np.uint64(32))
+    return scales, minimums
+
+
+@compiled
+def scale_vectors(block):
+    """The same as they are."""
+    scales, minimums = small_scales(block)
     s = simd.splat_f32x8(mem.f16(block, 0)) * simd.bytes_f32x8(scales)
     return s, simd.splat_f32x8(mem.f16(block, 1)) * simd.bytes_f32x8(minimums)
 

@@ -9,12 +9,12 @@ import numpy as np
 from llamapy.native import compiled, lanes, mem, simd
 from llamapy.quants.codec import Codec
 from llamapy.quants.q4_k import (
-    add_group,
     fit,
     group_scales,
     nibbles,
     put_scales,
-    scale_vectors,
+    small_scales,
+    total,
 )
 
 BLOCK = np.dtype(
@@ -44,15 +44,21 @@ def two_groups(block, high, run):
 
 @compiled
 def dot(block, x, d, sums, tables):
-    t, a, b = mem.local(32), simd.zeros_f32x8(), simd.zeros_f32x8()
-    s, m = scale_vectors(block)
-    simd.store_f32x8(t, s * simd.load_f32x8(d))
-    high = simd.load_u8x32(block + 16)
-    for run in range(4):
-        first, second = two_groups(block, high, run)
-        a = add_group(first, x + 64 * run, t, 2 * run, a)
-        b = add_group(second, x + 64 * run + 32, t, 2 * run + 1, b)
-    return a + b - m * simd.load_f32x8(sums)
+    scales, minimums = small_scales(block)
+    t, high = simd.scales_0_i16x16(scales, d + 32), simd.load_u8x32(block + 16)
+    first, second = two_groups(block, high, 0)
+    a, b = simd.dot_scaled_0(first, x, t), simd.dot_scaled_1(second, x + 32, t)
+    first, second = two_groups(block, high, 1)
+    a = a + simd.dot_scaled_2(first, x + 64, t)
+    b = b + simd.dot_scaled_3(second, x + 96, t)
+    t = simd.scales_4_i16x16(scales, d + 32)
+    first, second = two_groups(block, high, 2)
+    a = a + simd.dot_scaled_0(first, x + 128, t)
+    b = b + simd.dot_scaled_1(second, x + 160, t)
+    first, second = two_groups(block, high, 3)
+    a = a + simd.dot_scaled_2(first, x + 192, t)
+    b = b + simd.dot_scaled_3(second, x + 224, t)
+    return total(block, d, (a, b), minimums, sums)
 
 
 @compiled

@@ -47,25 +47,27 @@ def unpack(block, q, s, m, tables):
 
 
 @compiled
-def add_run(u, x, scales, d, acc):
-    """acc plus 32 products with the scales of two groups; 63 * 127 * 4 * 128 fits 31 bits."""
-    total = simd.to_f32x8(simd.dot_scaled(u, simd.load_i8x32(x), scales))
-    return simd.fma_f32x8(total, simd.splat_f32x8(mem.f32(d, 0)), acc)
+def add(products, d, acc):
+    """acc plus scaled products times an activation's scale."""
+    return simd.fma_f32x8(simd.to_f32x8(products), simd.splat_f32x8(mem.f32(d, 0)), acc)
 
 
 @compiled
 def dot(block, x, d, sums, tables):
+    """Scaled products are within 31 bits: 63 * 127 * 4 * 128."""
     small, acc = block + 192, simd.zeros_f32x8()
-    a, b, c, e = quarters(block, 0)
-    acc = add_run(a, x, simd.scale_pair_0(small), d, acc)
-    acc = add_run(b, x + 32, simd.scale_pair_1(small), d + 4, acc)
-    acc = add_run(c, x + 64, simd.scale_pair_2(small), d + 8, acc)
-    acc = add_run(e, x + 96, simd.scale_pair_3(small), d + 12, acc)
-    a, b, c, e = quarters(block, 1)
-    acc = add_run(a, x + 128, simd.scale_pair_4(small), d + 16, acc)
-    acc = add_run(b, x + 160, simd.scale_pair_5(small), d + 20, acc)
-    acc = add_run(c, x + 192, simd.scale_pair_6(small), d + 24, acc)
-    acc = add_run(e, x + 224, simd.scale_pair_7(small), d + 28, acc)
+    t = simd.half_scales_0_i16x16(small)
+    p, q, r, s = quarters(block, 0)
+    acc = add(simd.dot_scaled_0(p, x, t), d, acc)
+    acc = add(simd.dot_scaled_1(q, x + 32, t), d + 4, acc)
+    acc = add(simd.dot_scaled_2(r, x + 64, t), d + 8, acc)
+    acc = add(simd.dot_scaled_3(s, x + 96, t), d + 12, acc)
+    t = simd.half_scales_4_i16x16(small)
+    p, q, r, s = quarters(block, 1)
+    acc = add(simd.dot_scaled_0(p, x + 128, t), d + 16, acc)
+    acc = add(simd.dot_scaled_1(q, x + 160, t), d + 20, acc)
+    acc = add(simd.dot_scaled_2(r, x + 192, t), d + 24, acc)
+    acc = add(simd.dot_scaled_3(s, x + 224, t), d + 28, acc)
     middle = simd.splat_f32x8(np.float32(32))
     offset = simd.folded_f32x8(simd.load_i8_f32x16(small) * simd.load_f32x16(sums))
     return (acc - middle * offset) * simd.splat_f32x8(mem.f16(block + 208, 0))

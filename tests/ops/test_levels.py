@@ -29,7 +29,7 @@ from tests.ops.cases import CASES
 
 WANTED = {"mul_mat", "mul_mat_id", "get_rows", "flash_attn", "rms_norm", "soft_max", "rope",
 "swiglu", "add", "hadamard"}
-TYPES = ("q4_1", "q6_K", "q8_0", "f16", "f32")
+TYPES = ("q4_1", "q4_K", "q6_K", "q8_0", "f16", "f32")
 seen, cpu = set(), CPU(threads=2)
 for case in CASES:
     kinds = tuple((s.kind, s.fill) for s in case.src if s is not None)

@@ -2,7 +2,8 @@
 
 A row of k values: k integers; then a scale for each 32 and the sum of the real values for each 32;
 then the same for each 16 (the scale repeated), so that weights with groups of 16 or of 32 find what
-they need side by side; then, for each 32, scale and sum as a pair. Integers are int8 (for
+they need side by side; then, for each 32, scale and sum as a pair; then, for each 256, 64 bytes:
+the eight scales, these as integers (int16), and the unit of the integers. Integers are int8 (for
 products with few columns; those with many: `quartets`) or int16 (finer, and never saturating).
 """
 
@@ -17,13 +18,16 @@ from llamapy.backend.cpu.sync import block_of
 from llamapy.graph.tensor import Tensor
 from llamapy.native import compiled, mem, simd
 
+TOP = 520  # the greatest scale as an integer: 63 times that is within 16 bits
+
 
 def row_bytes(k: int, size: int) -> int:
     """Bytes of a row of k values with integers of `size` bytes; a multiple of 64.
 
     64 bytes of zeros at the end: readers that take sixteen scales or sums at a time may run over.
     """
-    return apart(_up(k * size) + 2 * 4 * (k // 32) + 2 * 4 * (k // 16) + 64 + 8 * (k // 32))
+    numbers = 2 * 4 * (k // 32) + 2 * 4 * (k // 16) + 64 + 8 * (k // 32) + 64 * (k // 256)
+    return apart(_up(k * size) + numbers)
 
 
 def apart(n: int) -> int:
@@ -62,6 +66,12 @@ def sums_16(row, k, size):
 @compiled
 def pairs_32(row, k, size):
     return sums_16(row, k, size) + 4 * (k // 16) + 64
+
+
+@compiled
+def records_256(row, k, size):
+    """The address of what there is for each 256."""
+    return pairs_32(row, k, size) + 8 * (k // 32)
 
 
 @compiled
@@ -124,6 +134,20 @@ def quantize_row(x, row, k, size):
         mem.put_f32(s16, 2 * i, first)
         mem.put_f32(s16, 2 * i + 1, second)
     simd.store_f32x16(s16 + 4 * (k // 16), simd.zeros_f32x16())
+    for i in range(k // 256):
+        put_record(d32 + 32 * i, records_256(row, k, size) + 64 * i)
+
+
+@compiled
+def put_record(d, record):
+    """Eight scales, at d, for products with scales of weights that are integers up to 63: as
+    integers, of which such products fit 16 bits."""
+    scales = simd.load_f32x8(d)
+    unit = simd.greatest_f32x8(scales) / np.float32(TOP)
+    inverse = np.float32(1) / unit if unit > 0 else np.float32(0)
+    simd.store_f32x8(record, scales)
+    simd.store_i16_i32x8(record + 32, simd.nearest_i32x8(scales * simd.splat_f32x8(inverse)))
+    mem.put_f32(record, 12, unit)
 
 
 @kernel

@@ -73,13 +73,13 @@ def two_dot_blocks(w, row, other, x, k, tables):
 def two_dot_large_blocks(w, row, other, x, k, tables):
     """Rows in blocks of 256, see `dots.dot_large_blocks`."""
     a, b, size = simd.zeros_f32x8(), simd.zeros_f32x8(), 1024 // values.group(w)
-    d, sums = act.scales_32(x, k, 1), act.group_sums(w, x, k, 1)
+    records, sums = act.records_256(x, k, 1), act.group_sums(w, x, k, 1)
     for i in range(k // 256):
         at = values.n_bytes(w) * i
         for line in range(at, at + values.n_bytes(w), 64):
             simd.prefetch(row + AHEAD + line)
             simd.prefetch(other + AHEAD + line)
-        y, z, s = x + 256 * i, d + 32 * i, sums + size * i
+        y, z, s = x + 256 * i, records + 64 * i, sums + size * i
         a = a + values.dot(w, row + at, y, z, s, tables)
         b = b + values.dot(w, other + at, y, z, s, tables)
     return simd.total_f32x8(a), simd.total_f32x8(b)

@@ -188,12 +188,12 @@ def four_dots(w, row, x, x_size, k, tables, out, out_stride, r):
 def dot_large_blocks(w, row, x, k, tables):
     """A weight row in blocks of 256 (codec: `dot`) times a quantized row, straight from memory."""
     acc, size = simd.zeros_f32x8(), 1024 // values.group(w)
-    d, sums = act.scales_32(x, k, 1), act.group_sums(w, x, k, 1)
+    records, sums = act.records_256(x, k, 1), act.group_sums(w, x, k, 1)
     for i in range(k // 256):
         block = row + values.n_bytes(w) * i
         for line in range(0, values.n_bytes(w), 64):
             simd.prefetch(block + AHEAD + line)
-        acc = acc + values.dot(w, block, x + 256 * i, d + 32 * i, sums + size * i, tables)
+        acc = acc + values.dot(w, block, x + 256 * i, records + 64 * i, sums + size * i, tables)
     return simd.total_f32x8(acc)
 
 

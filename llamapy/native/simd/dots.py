@@ -136,27 +136,62 @@ def dot_ss(b, w, x):
     return _quads(b, w, x, unsigned=False)
 
 
-@operation(i32x8, u8x32, i8x32, i16x16)
-def dot_scaled(b, u, x, scales):
-    """lane i = the sum of products 4i ... 4i + 3, two and two times a scale; u at most 127, and a
-    product of two pairs with a scale within 31 bits."""
-    return pairs_i16(b, pairs_u8s8(b, u, x), scales)
+def _hidden(b, x):
+    """x, of which LLVM no longer knows where it comes from: it would take two instructions for each
+    choice of lanes instead of the one that they are arranged for."""
+    if not levels.has("avx2"):
+        return x
+    same = ir.FunctionType(x.type, [x.type])
+    return b.call(ir.InlineAsm(same, "", "=x,0"), [x])
 
 
-def _scale_pair(j):
-    order = lanes([2 * j] * 8 + [2 * j + 1] * 8)
+def _doubled(b, low, high, first):
+    """Four lanes of eight, from `first` on, twice each: of one vector, then of the other."""
+    order = lanes([first + i // 2 for i in range(8)] + [8 + first + i // 2 for i in range(8)])
+    return _hidden(b, b.shuffle_vector(low, high, order))
 
+
+def _scales(name, first):
+    def body(b, small, address):
+        short = _vector(I16, 8)
+        scales = b.zext(b.bitcast(small, _vector(I8, 8)), short)
+        scales = b.mul(scales, b.load(at(b, address, short), align=1, typ=short))
+        return _doubled(b, scales, scales, first)
+
+    return operation(i16x16, types.uint64, types.int64)(named(name, body))
+
+
+def _half_scales(name, first):
     def body(b, address):
-        scales = b.load(at(b, address, _vector(I8, 16)), align=1, typ=_vector(I8, 16))
-        scales = b.sext(scales, i16x16.ir)
-        return b.shuffle_vector(scales, scales, order)
+        small = b.load(at(b, address, _vector(I8, 16)), align=1, typ=_vector(I8, 16))
+        apart = b.shuffle_vector(small, small, lanes([*range(0, 16, 2), *range(1, 16, 2)]))
+        return _doubled(b, *_split(b, b.sext(apart, i16x16.ir)), first)
 
-    return operation(i16x16, types.int64)(named(f"scale_pair_{j}", body))
+    return operation(i16x16, types.int64)(named(name, body))
 
 
-# Of sixteen signed bytes at an address: 2j in the eight lower lanes, 2j + 1 in the upper.
-scale_pair_0, scale_pair_1, scale_pair_2, scale_pair_3 = (_scale_pair(j) for j in range(4))
-scale_pair_4, scale_pair_5, scale_pair_6, scale_pair_7 = (_scale_pair(j) for j in range(4, 8))
+# Scales of groups of 32 for `dot_scaled`, groups 0 to 3 and 4 to 7 of a block of 256: eight bytes
+# times eight int16 at an address.
+scales_0_i16x16, scales_4_i16x16 = _scales("scales_0_i16x16", 0), _scales("scales_4_i16x16", 4)
+# The same for groups of 16, two at a time: sixteen signed bytes at an address.
+half_scales_0_i16x16 = _half_scales("half_scales_0_i16x16", 0)
+half_scales_4_i16x16 = _half_scales("half_scales_4_i16x16", 4)
+
+
+def _dot_scaled(j):
+    order = lanes([2 * j, 2 * j + 1] * 4 + [8 + 2 * j, 8 + 2 * j + 1] * 4)
+
+    def body(b, u, address, scales):
+        x = b.load(at(b, address, i8x32), align=1, typ=i8x32.ir)
+        return pairs_i16(b, pairs_u8s8(b, u, x), b.shuffle_vector(scales, scales, order))
+
+    return operation(i32x8, u8x32, types.int64, i16x16)(named(f"dot_scaled_{j}", body))
+
+
+# Lane i = the sum of products 4 i ... 4 i + 3 with signed bytes at an address, two and two times
+# one of four scales: a scale is within 16 bits, a product of two pairs with it within 31; u at
+# most 127.
+dot_scaled_0, dot_scaled_1, dot_scaled_2, dot_scaled_3 = (_dot_scaled(j) for j in range(4))
 
 
 def one_step(b, acc, u, x):

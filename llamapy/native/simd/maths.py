@@ -212,6 +212,7 @@ def _store_narrow(kind, lane, name):
 
 store_i8_i32x16 = _store_narrow(i32x16, ir.IntType(8), "store_i8_i32x16")
 store_i16_i32x16 = _store_narrow(i32x16, I16, "store_i16_i32x16")
+store_i16_i32x8 = _store_narrow(i32x8, I16, "store_i16_i32x8")
 
 
 @operation(f32x8, types.float32, types.float32)
