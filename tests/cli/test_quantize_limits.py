@@ -43,11 +43,12 @@ def test_a_disk_that_takes_no_more() -> None:
 N_ROWS, N_COLUMNS, N_TENSORS = 4096, 1024, 10
 
 BOUNDED = """
-import resource, sys
+import resource, sys, threading
 import numpy as np
 from llamapy.cli.main import run
 from llamapy.native import memory
 
+threading.stack_size(1 << 20)  # one thread more at a time, or less, must not decide
 largest, *kinds = int(sys.argv[1]), *sys.argv[2:]
 for kind in kinds:  # compiled code is loaded, threads have been started once
     assert run(["quantize", "small.gguf", "out.gguf", kind, "--force", "-t", "2"]) == 0
