@@ -15,6 +15,8 @@ from llamapy.backend.cpu import record
 from llamapy.backend.cpu.device import CPU
 from llamapy.core.errors import Aborted, UsageError
 from llamapy.graph import Builder, Tensor
+from llamapy.quants import codec
+from tests.ops.fill import valid_blocks
 
 
 @pytest.fixture(scope="module")
@@ -153,3 +155,19 @@ def test_activations_have_as_many_bits_as_are_asked_for(monkeypatch: pytest.Monk
     monkeypatch.setenv("LLAMAPY_ACTIVATIONS", "12")
     with pytest.raises(UsageError, match="'12', neither 8 nor 16"):
         first_step()
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q4_1", "q8_0", "q4_K", "q5_K", "q6_K", "iq4_xs"])
+@pytest.mark.parametrize("columns", [1, 9])
+def test_a_weight_that_is_no_number_is_not_hidden(cpu: CPU, kind: str, columns: int) -> None:
+    """A row with a NaN for a scale gives NaN, the others numbers."""
+    k = 512
+    n = k // codec.get(kind).n_values
+    blocks = np.resize(valid_blocks(kind), (20, n)).copy()
+    blocks["d"][7, 1] = np.nan
+    w = placed(cpu, Tensor(kind, (k, 20)), blocks)
+    x = placed(cpu, Tensor("f32", (k, columns)), np.ones((columns, k), np.float32))
+    y = placed(cpu, Builder().mul_mat(w, x))
+    cpu.compile([y]).run()
+    found = np.isnan(numbers(y)[0, 0])
+    assert found[:, 7].all() and not np.delete(found, 7, axis=1).any()

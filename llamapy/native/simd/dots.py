@@ -5,9 +5,10 @@ Narrow (32 bytes in, 8 lanes out), for one row at a time:
     dot_us(u, x)   lane i = sum over j < 4 of u[4i+j] * x[4i+j]; u unsigned (at most 127), x signed
     dot_ss(w, x)   the same with both signed (w from -127)
 
-Wide, for sixteen interleaved rows: `panel` takes steps of four products (64 bytes in) from here.
-Their running sum may be held in 16 bits, two a lane, so how many may follow each other is limited
-(`levels.steps_allowed`), and so are neighbours among the signed bytes (`levels.PAIR_LIMIT`).
+For one row in blocks of 256 whose scales are integers: `dot_scaled`.
+
+Wide, for sixteen interleaved rows: `panel` takes steps of four products (64 bytes in) from here
+where it does not write them out.
     pair_step(acc, w, x): 32-bit running sum over pairs of 16-bit numbers (64 bytes in, 16 lanes
     out), without a limit of that kind.
 """

@@ -4,8 +4,9 @@
                                     bytes of the panel and 16 n of the columns (four of each in
                                     turn), times the scales of sixteen rows (at s) and of four
                                     columns (at d), are added to float32 out[4, 16].
-                                    For weights so small that the sums of n steps fit
-                                    (`levels.steps_allowed`).
+                                    For weights so small that the sums of n steps fit 16 bits
+                                    where they are held so (`levels.steps_allowed`; neighbours
+                                    among the columns' bytes: `levels.PAIR_LIMIT`).
     wide_quads_n(...)               the same for weights up to 255
 
 Scales of rows are float32, but where sums are short int16, twice in 32 bits: multiplied with the

@@ -79,10 +79,12 @@ def add_step(w, panel, x, s, d, out):
 def make_integers(w, n, scales, minimums):
     """Scales of n groups as integers, twice in 32 bits, and minimums, both in units of the row:
     float32 [16] after the scales."""
-    most = simd.splat_f32x16(np.float32(1e-20))
+    most, broken = simd.splat_f32x16(np.float32(1e-20)), simd.zeros_f32x16()
     for g in range(n):
-        most = simd.max_f32x16(simd.abs_f32x16(simd.load_f32x16(scales + 64 * g)), most)
-    unit = most * simd.splat_f32x16(np.float32(1 / top_scale(w)))
+        s = simd.load_f32x16(scales + 64 * g)
+        most = simd.max_f32x16(simd.abs_f32x16(s), most)
+        broken = broken + s * simd.zeros_f32x16()  # NaN stays NaN, which no integer is
+    unit = most * simd.splat_f32x16(np.float32(1 / top_scale(w))) + broken
     simd.store_f32x16(scales + 64 * n, unit)
     inverse = simd.splat_f32x16(np.float32(1)) / unit
     low = simd.splat_f32x16(np.float32(values.lowest(w)))
