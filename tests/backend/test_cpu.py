@@ -16,7 +16,7 @@ from llamapy.backend.cpu.device import CPU
 from llamapy.core.errors import Aborted, UsageError
 from llamapy.graph import Builder, Tensor
 from llamapy.quants import codec
-from tests.ops.fill import valid_blocks
+from tests.ops.fill import draw, valid_blocks
 
 
 @pytest.fixture(scope="module")
@@ -171,3 +171,24 @@ def test_a_weight_that_is_no_number_is_not_hidden(cpu: CPU, kind: str, columns: 
     cpu.compile([y]).run()
     found = np.isnan(numbers(y)[0, 0])
     assert found[:, 7].all() and not np.delete(found, 7, axis=1).any()
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q8_0", "q4_K", "q6_K", "iq4_xs", "q3_K", "bf16"])
+@pytest.mark.parametrize("columns", [1, 5, 9])
+def test_a_token_without_numbers_has_none_afterwards(cpu: CPU, kind: str, columns: int) -> None:
+    """A norm makes all of a token NaN if one number is: no product may make numbers of that."""
+    k = 512
+    w = placed(cpu, Tensor(kind, (k, 20)), draw_weights(kind, k))
+    values = np.ones((columns, k), np.float32)
+    values[columns // 2] = np.nan
+    x = placed(cpu, Tensor("f32", (k, columns)), values)
+    y = placed(cpu, Builder().mul_mat(w, x))
+    cpu.compile([y]).run()
+    found = np.isnan(numbers(y)[0, 0])
+    assert found[columns // 2].all() and not np.delete(found, columns // 2, axis=0).any()
+
+
+def draw_weights(kind: str, k: int) -> np.ndarray[Any, Any]:
+    """Twenty rows of k weights."""
+    shape = (1, 1, 20, k // codec.get(kind).n_values)
+    return draw(np.random.default_rng(0), codec.get(kind), shape, "normal", 0.0, 1.0)

@@ -143,7 +143,7 @@ def round_block(x, paired, finest, quartet, k, b, scratch):
     most = simd.greatest_f32x4(
         peak(x[0], paired), peak(x[1], paired), peak(x[2], paired), peak(x[3], paired)
     )
-    step = simd.max_f32x4(most * simd.splat_f32x4(np.float32(1 / 127)), finest)
+    step = simd.max_f32x4(finest, most * simd.splat_f32x4(np.float32(1 / 127)))  # NaN stays NaN
     to = quartet + 128 * b
     simd.store_f32x4(scales(quartet, k) + 16 * b, step)
     simd.store_f32x4(scratch, simd.inverse_f32x4(step))
