@@ -41,8 +41,9 @@ class Codec:
               or the bits of signed bytes where that would take 8 bits. None for the others.
     dot       compiled, for types of 256 values: dot(block, x, d, sums, tables): a vector f32x8
               whose lanes add up to the product of the block with 256 numbers. x: these as int8;
-              d: their scales, a float32 each 32; sums: of the real numbers of each group (of at
-              most 32 values), float32.
+              d: their scales, a float32 each 32, then the same as int16 and, as float32 number
+              12, the unit of these; sums: of the real numbers of each group (of at most 32
+              values), float32.
               Faster than `unpack` and then a product; None where it is not offered.
     halves    how many halves begin such a block: 1, the scale, or 2, and what is added; 0 else
     encode    compiled: encode(src, dst, n_rows, n_per_row, importance, tables): float32 rows at

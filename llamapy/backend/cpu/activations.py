@@ -134,7 +134,7 @@ def quantize_row(x, row, k, size):
         mem.put_f32(s16, 2 * i, first)
         mem.put_f32(s16, 2 * i + 1, second)
     simd.store_f32x16(s16 + 4 * (k // 16), simd.zeros_f32x16())
-    for i in range(k // 256):
+    for i in range(k // 256 if size == 1 else 0):  # products of 16 bits have float scales only
         put_record(d32 + 32 * i, records_256(row, k, size) + 64 * i)
 
 

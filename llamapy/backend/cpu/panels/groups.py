@@ -1,4 +1,5 @@
-"""What the forms share: unpacked rows turned into panels, and adding the products of a group."""
+"""What the forms share: unpacked rows turned into panels, columns found, results put where they
+belong."""
 
 from __future__ import annotations
 
@@ -32,25 +33,6 @@ def addresses(x, size, c, m):
     """Of columns c to c + 3 of m, which are `size` bytes apart; past the end the last one again."""
     own, last = x + c * size, m - 1 - c
     return own, own + min(1, last) * size, own + min(2, last) * size, own + min(3, last) * size
-
-
-@compiled
-def clear(out):
-    """Room for sixteen rows times four columns, before anything is added."""
-    for i in range(0, 64, 16):
-        simd.store_f32x16(out + 4 * i, simd.zeros_f32x16())
-
-
-@compiled
-def add_group(out, total, s, scale, m, sum_x, more):
-    """Sixteen results of a column += total * s * scale (of x), and m * sum_x if the type has more.
-
-    The results stay in memory: the products of a group need all registers."""
-    scaled = s * simd.splat_f32x16(scale)
-    c = simd.fma_f32x16(simd.to_f32x16(total), scaled, simd.load_f32x16(out))
-    if more:
-        c = simd.fma_f32x16(m, simd.splat_f32x16(sum_x), c)
-    simd.store_f32x16(out, c)
 
 
 @compiled

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from llamapy.backend.cpu import activations as act
 from llamapy.backend.cpu import values
-from llamapy.backend.cpu.panels.groups import ROWS, add_group, addresses, clear, turn_rows
+from llamapy.backend.cpu.panels.groups import ROWS, addresses, turn_rows
 from llamapy.backend.cpu.step import Step
 from llamapy.graph.tensor import Tensor
 from llamapy.native import compiled, mem, simd
@@ -41,6 +41,25 @@ def pack(w, rows, stride, live, k, panel, s_out, m_out, scratch, tables):
                 mem.put_f32(s_out, at, mem.f32(s, j))
                 mem.put_f32(m_out, at, -mem.f32(m, j))
         turn_rows(flat, n // 2, panel + 2 * b * n * ROWS)
+
+
+@compiled
+def clear(out):
+    """Room for sixteen rows times four columns, before anything is added."""
+    for i in range(0, 64, 16):
+        simd.store_f32x16(out + 4 * i, simd.zeros_f32x16())
+
+
+@compiled
+def add_group(out, total, s, scale, m, sum_x, more):
+    """Sixteen results of a column += total * s * scale (of x), and m * sum_x if the type has more.
+
+    The results stay in memory: the products of a group need all registers."""
+    scaled = s * simd.splat_f32x16(scale)
+    c = simd.fma_f32x16(simd.to_f32x16(total), scaled, simd.load_f32x16(out))
+    if more:
+        c = simd.fma_f32x16(m, simd.splat_f32x16(sum_x), c)
+    simd.store_f32x16(out, c)
 
 
 @compiled
